@@ -37,8 +37,8 @@ def in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_there_are_five_and_each_is_shown_on_the_page() -> None:
-    page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
+def test_there_are_five_and_each_is_shown_on_the_first_page() -> None:
+    page = (ROOT / "docs/index.md").read_text(encoding="utf-8")
 
     assert len(EXAMPLES) == 5
     assert sorted(SMALLER) == EXAMPLES

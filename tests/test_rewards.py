@@ -203,7 +203,7 @@ def probability_of_good(model: Any) -> float:
 def test_trl_takes_ten_steps_with_the_script_of_the_guide_and_learns(in_folder: Path) -> None:
     pytest.importorskip("trl", reason="the extra `test` is not installed")
     pytest.importorskip("datasets", reason="the extra `test` is not installed")
-    guide = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/training.md").read_text(encoding="utf-8")
     script, _ = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     for shown, here in (("max_completion_length=48", "max_completion_length=1"), ("1e-5", "5e-2")):
         assert shown in script
@@ -226,7 +226,7 @@ def test_trl_takes_ten_steps_with_the_script_of_the_guide_and_learns(in_folder: 
 
 
 def test_the_command_of_the_guide_writes_the_prompts_of_its_script(in_folder: Path) -> None:
-    guide = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/training.md").read_text(encoding="utf-8")
     command = re.search(r"\$ skillmix (prompts .+?) +#", guide)
 
     assert command and main(command[1].split()) == 0

@@ -33,7 +33,7 @@ PARSER: Final = parser_of_all()
 COMMANDS: Final = all_commands()
 SEEN_ELSEWHERE: Final = {
     "python.md": "tests/test_python_page.py runs the page from top to bottom",
-    "rewards.md": "tests/test_rewards.py runs the trainer of the page, with a small model",
+    "training.md": "tests/test_rewards.py runs the trainer of the page, with a small model",
     "models.md": "tests/models/test_installed.py installs the provider of the page and runs its program",
 }
 """Pages whose Python blocks another test runs."""
@@ -56,11 +56,6 @@ NOT_RUN: Final = {
     "skillmix scores inspected": "needs the logs of the command above",
     "source <(skillmix completion": "changes the shell; tests/commands/test_completion.py tries the completion",
     "skillmix completion": "writes to the reader's own folder; tests/commands/test_completion.py tries the completion",
-    "python -m pip install build": "makes a release",
-    "rm -rf dist": "makes a release; tests/test_package.py builds wheel and sdist",
-    "twine check": "makes a release; tests/test_package.py",
-    "tar xzf": "makes a release",
-    "make test": "is the whole suite",
     "apt-get": "downloads packages of Debian",
     "python bench/": "a benchmark; it needs files that are not shipped or minutes",
     "skillmix frequency --catalog verifiable --corpus novel": "needs the corpora of the packages above",
@@ -100,7 +95,7 @@ ON_PAGE: Final = {
     "safety.md": {"run experiments/safety.yaml": "evaluate experiments/safety.yaml --set steps.eval.combinations=10"},
     "datasets.md": {"RUN": "write"},
     "integrations.md": {"RUN": "demo", "tuned=example/tuned-135m": "tuned=example/tuned-135m --id small=example/small"},
-    "rewards.md": {"RUN": "write", "pairs.jsonl": "pairs-of-write.jsonl"},
+    "training.md": {"RUN": "write", "pairs.jsonl": "pairs-of-write.jsonl"},
     "costs.md": {"combinations: 100": "combinations: 2"},
     "graders.md": {"RUN": "two-graders", "bundled:smollm2-135m": "scripted:grader?noise=0.2"},
     "people.md": {

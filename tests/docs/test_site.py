@@ -19,7 +19,7 @@ from tools.docs.site import listed_pages, with_contents, with_downloads
 import skillmix
 from tests.docs.pages import DOCS, IN_INDEX, INDEX, ROOT, text_of
 
-SECTIONS = ["Start", "Guides", "Studies", "Reference", "Developers"]
+SECTIONS = ["Start", "Guides", "Studies", "Reference"]
 
 
 def test_every_page_is_in_the_index_once() -> None:
