@@ -38,10 +38,7 @@ def test_skills_that_are_never_drawn_are_on_the_page_and_in_the_hint(capsys: pyt
 
     assert "verifiable: 56 skills" in page
     never = (
-        " ".join(page.split())
-        .partition("Outside both sides of kinds and never drawn: ")[2]
-        .partition(".")[0]
-        .split(", ")
+        " ".join(page.split()).partition("Never drawn, because in no group of kinds: ")[2].partition(".")[0].split(", ")
     )
     assert len(never) == 5 and "simile" in never
     assert "setting 'all' draws from 51 skills" in error and "Choose k from 1 to 51." in error

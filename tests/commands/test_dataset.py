@@ -8,14 +8,16 @@ from skillmix.commands import main
 from tests.commands.command_line import EXAMPLE, run
 
 WRONG = {
-    "a.yaml demo": "2 sources are given, one of them an experiment file.",
-    "demo --recipe D(1) --k 1": "The recipe D(1) already determines k.",
-    "demo --shares 1=1": "--shares '1=1' needs --size, and one part for each k.",
-    "demo --k 1 2 --size 9 --shares 1=1": "--shares '1=1' needs --size, and one part for each k.",
-    "demo --size 9 --shares 1=0": "--shares '1=0' has a k below 1, or a part that is not above 0.",
-    "demo --size 9 --shares one": "--shares 'one' is not a list of K=PART.",
-    "demo --reserved 2": "--reserved 2 is not a share.",
-    "demo --near-duplicates -0.1": "--near-duplicates -0.1 is not a share.",
+    "a.yaml demo": "An experiment file cannot be combined with other sources.",
+    "a.yaml --k 1 --only-requested": "--k and --only-requested cannot be used with an experiment file.",
+    "demo --recipe D(1) --k 1": "--k cannot be used with --recipe.",
+    "demo --step one": "--step cannot be used with runs.",
+    "demo --shares 1=1": "--shares needs --size, and one part for each k.",
+    "demo --k 1 2 --size 9 --shares 1=1": "--shares needs --size, and one part for each k.",
+    "demo --size 9 --shares 1=0": "skillmix dataset: --shares: '1=0' is not a list of K=PART such as 1=1,2=3.",
+    "demo --size 9 --shares one": "skillmix dataset: --shares: 'one' is not a list of K=PART such as 1=1,2=3.",
+    "demo --reserved 2": "skillmix dataset: --reserved: '2' is not a number from 0 to 1.",
+    "demo --near-duplicates -0.1": "skillmix dataset: --near-duplicates: '-0.1' is not a number from 0 to 1.",
 }
 
 

@@ -171,7 +171,10 @@ def test_a_system_text_comes_before_the_graders_prompt(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["verifiable", "--skills", "isocolon", "--topic", "Kites", "--system", "Hi"], "--system is for models"),
+        (
+            ["verifiable", "--skills", "isocolon", "--topic", "Kites", "--system", "Hi"],
+            "--system cannot be used with rules:",
+        ),
         ([*NAMED, "--grader", "scripted:grader", "--system", " "], "--system: the text is empty"),
         ([*NAMED, "--grader", "scripted:grader", "--system", f"sk-{'a1' * 20}"], "--system: a value looks like a key"),
     ],

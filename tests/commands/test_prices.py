@@ -39,7 +39,7 @@ def test_prices_are_refreshed_from_a_list_and_dated(in_folder: Path, capsys: pyt
         "together:a/b": Price(0.2, 0.0, noted=today, source="list.json"),
     }
     said = capsys.readouterr().err
-    assert "no price of openai:other; keeping the old one" in said and "no price of openai:broken\n" in said
+    assert "no price for openai:other; the old price is kept" in said and "no price for openai:broken\n" in said
 
 
 def test_prices_of_openrouter_come_from_its_list_of_models(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def test_a_run_without_gradings_says_so(capsys: pytest.CaptureFixture[str], in_f
     status, out, err = run(capsys, "scores", "r", "--json")
 
     assert (status, json.loads(out)) == (0, [])
-    assert "the texts of s have no grades yet" in err
+    assert "s is omitted, because its texts have no grades yet" in err
 
 
 def test_a_path_with_a_dot_is_taken_as_it_is(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:

@@ -36,7 +36,7 @@ def experiment(folder: Path, *, grader: str, has_report: bool = False, stage: st
 @pytest.mark.parametrize(
     ("facts", "wanted"),
     [
-        ({"grader": "rules:", "has_report": True}, ["texts", "grade-text", "scores"]),
+        ({"grader": "rules:", "has_report": True}, ["texts", "scores", "run"]),
         ({"grader": "scripted:grader"}, ["texts", "report", "scores"]),
         ({"grader": "scripted:grader", "stage": "dataset"}, ["run", "status", "export"]),
     ],

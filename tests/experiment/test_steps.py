@@ -7,7 +7,6 @@ import pytest
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
-from skillmix.experiment.plan import first_combination
 from skillmix.experiment.step_base import Step, UndrawnCell
 
 STEPS: list[dict[str, Any]] = [
@@ -159,28 +158,6 @@ def test_a_dataset_step_that_makes_no_sense_is_refused(step: dict[str, Any], fau
 
     with pytest.raises(UserError, match=fault):
         experiment_of(document, source="test")
-
-
-def test_the_first_combination_comes_from_the_catalog_of_its_step() -> None:
-    step = {"stage": "generate", "students": ["base"], "settings": ["all"], "combinations": 2}
-    experiment = experiment_of(
-        {
-            "name": "two-catalogs",
-            "catalog": "paper",
-            "students": {"base": {"model": "scripted:student"}},
-            "steps": [
-                {"name": "own", "k": [2], **step},
-                {"name": "elsewhere", "k": [1], "catalog": "safety", **step},
-            ],
-        },
-        source="a test",
-    )
-
-    found = first_combination(experiment, load_catalog("paper", *experiment.other_catalogs))
-
-    assert found is not None
-    assert found[0] == "safety"
-    assert {*found[1].skills} <= {skill.name for skill in load_catalog("safety").skills}
 
 
 def test_a_catalog_that_was_not_loaded_is_refused_with_the_nearest_name() -> None:

@@ -113,9 +113,9 @@ def test_the_command_takes_people_and_texts_from_the_step(
 
     capsys.readouterr()
     for wrong, fault in {
-        ("--n", "4"): "so --n cannot be combined with --step",
-        ("--k", "2", "--seed", "1"): "so --k and --seed cannot be combined with --step",
-        ("--rater", "boo"): "boo is not one of its raters",
+        ("--n", "4"): "--n cannot be used with --step",
+        ("--k", "2", "--seed", "1"): "--k and --seed cannot be used with --step",
+        ("--rater", "boo"): "boo is not a rater of the step",
         ("--export", "all.csv"): "A spreadsheet is for one person",
     }.items():
         assert main([*shown, *wrong]) == 2

@@ -1,9 +1,9 @@
 """The command line.
 
-Each module defines the commands about one noun. A command is a function below the list of its options. `skillmix
---help` loads every module of this folder, so slow imports are inside the functions. Standard output is for data, and
-standard error is for everything else. Exit status 0: done; 1: finished with missing or unparseable items; 2: the user
-must change something; 3: batches wait at a provider; 128 + n: ended by signal n (130: Ctrl-C).
+A command is a function decorated with its options; each module groups related commands. `skillmix --help` imports all
+modules of this folder, so slow imports are inside functions. Standard output carries data, and standard error
+everything else. Exit status 0: success; 1: finished with missing or unparseable items; 2: the user must change
+something; 3: batches are unfinished; 128 + n: ended by signal n (130: Ctrl-C).
 """
 
 import gc
@@ -28,24 +28,23 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 MODULES: Final = (catalog, dataset, exchange, graders, one_text, results, run, start)
-"""The modules that add their commands to the table."""
+"""The modules that register commands when they are imported."""
 ORDER: Final = (
     *("init", "schema", "completion", "run", "generate", "grade", "evaluate", "dataset", "train", "merge", "status"),
     *("scores", "compare", "texts", "graders", "export", "share", "calibrate", "import-texts", "import-reference"),
     *("import-inspect", "report", "annotate", "catalog", "combinations", "novelty", "frequency", "prompts"),
     *("parse-reply", "grade-text", "models", "prices"),
 )
-"""The commands in the order in which `skillmix --help` lists them."""
+"""The order of the commands in `skillmix --help`."""
 _TO_BEGIN: Final = (
-    "To begin: `skillmix run smoke` runs a demo with simulated models, `skillmix run quickstart` "
-    "trains a small model on this machine, and `skillmix init evaluate` writes a file for your own model. "
-    "`skillmix --help` lists all commands."
+    "Start with `skillmix run smoke` (a demo with simulated models), `skillmix run quickstart` (trains a small model "
+    "here) or `skillmix init evaluate` (writes a file for your own model). `skillmix --help` lists all commands."
 )
 
 
 @cache
 def parser_of_all() -> CommandParser:
-    """Return the command-line parser with all commands; callers must not change it."""
+    """Return the shared parser of all commands, which callers must not change."""
     parser = CommandParser(
         prog="skillmix", description="Measure whether a language model can combine skills in one text, and teach it to."
     )
@@ -77,23 +76,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = command(options)
             sys.stdout.flush()
             if arguments is None:
-                gc.freeze()  # saves a search for cycles at exit, a tenth of a report's time
+                gc.freeze()  # skip the search for cycles at exit, which takes a tenth of a report's time
             return status
     except UserError as error:
-        # In a file or a pipe, each message stays on one line, so that programs can parse it.
+        # Keep each message on one line in files and pipes, so that programs can parse it.
         layout = wrapped if sys.stderr.isatty() else lambda text, indent: text
         print(layout(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
         if error.hint:
             print(layout(f"hint: {visible(error.hint)}", indent=2), file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The program that reads our output has exited, as with `| head`, so it could not read a message either.
+        # The reader of the output has exited, as with `| head`, so a message would be lost too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         path = f": {error.filename}" if error.filename else ""
         print(f"error: {error.strerror or error}{path}", file=sys.stderr)
-        print("hint: Check the path, its permissions and the disk space.", file=sys.stderr)
+        print("hint: Check the path, its permissions and the free disk space.", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print("interrupted; run the same command again to continue", file=sys.stderr)
@@ -105,13 +104,13 @@ _SOON_S: Final = 0.01
 
 @contextmanager
 def ending_like_ctrl_c() -> Iterator[None]:
-    """Raise `Interrupted` on SIGTERM and SIGHUP, unless the signal is ignored (as under nohup) or handled already."""
+    """Raise `Interrupted` on SIGTERM and SIGHUP, unless the signal is ignored (as under nohup) or already handled."""
 
     def end(number: int, _: object) -> None:
         raise Interrupted(number)
 
     def send_again(problem: "UnraisableHookArgs") -> None:
-        # Errors in a finalizer cannot be caught, so a signal that arrives in a finalizer is sent again soon.
+        # An exception in a finalizer cannot propagate, so resend a signal that arrived there.
         if not isinstance(problem.exc_value, KeyboardInterrupt):
             hook(problem)
             return
@@ -120,8 +119,7 @@ def ending_like_ctrl_c() -> Iterator[None]:
         again.daemon = True
         again.start()
 
-    # The ranks of a distributed training run cannot agree on a step at which to stop, so the launcher's signal must end
-    # them.
+    # The ranks of a distributed training run cannot agree on a step to stop at, so the signal must end them.
     is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
     before = {}
     if is_alone and threading.current_thread() is threading.main_thread():

@@ -5,29 +5,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.shared import (
-    CATALOG,
-    DRY_RUN,
-    PARTITION,
-    PRICES,
-    SEED,
-    TRUST,
-    above_zero,
-    catalog_name,
-    command,
-    flag,
-    given,
-    group,
-    listed_names,
-    option,
-    positive,
-    print_json,
-    say_why_stopped,
-    taken,
-)
-from skillmix.errors import LOG, UserError
+from skillmix.commands import shared as cli
+from skillmix.errors import LOG
 from skillmix.render import are, expectation, markdown_table, plural, wrapped
 
 if TYPE_CHECKING:
@@ -35,14 +16,16 @@ if TYPE_CHECKING:
     from skillmix.catalog.combinations import Draw, Purpose
     from skillmix.catalog.novelty import NoveltyInputs
 
+_UNITS: Final = ("sentence", "passage")
 
-@command("catalog", *CATALOG, PARTITION, TRUST)
+
+@cli.command("catalog", *cli.CATALOG, cli.PARTITION, cli.TRUST)
 def catalog(options: argparse.Namespace) -> int:
     """Show the skills, topics and partitions of a catalog."""
     from skillmix.catalog.files import load_catalog
     from skillmix.checkers.registry import checker_of
 
-    loaded = load_catalog(catalog_name(options))
+    loaded = load_catalog(cli.catalog_name(options))
     only = loaded.partition(options.partition) if options.partition else None
     if not options.json:
         print(_catalog_page(loaded) if only is None else _partition_page(only))
@@ -69,11 +52,11 @@ def catalog(options: argparse.Namespace) -> int:
     ]
     entailed = [asdict(pair) for pair in loaded.entailed]
     document = {"skills": skills, "topics": loaded.topics, "partitions": partitions, "entailed": entailed}
-    return print_json({**document, "woven": loaded.woven})
+    return cli.print_json({**document, "woven": loaded.woven})
 
 
 def _catalog_page(catalog: "Catalog") -> str:
-    """Format the skills by category, the sizes of the partitions and the topics for a terminal."""
+    """Format the skills by category, the partitions and the topics for a terminal."""
     from skillmix.catalog.files import shipped_catalogs
 
     categories = sorted({skill.category for skill in catalog.skills})
@@ -88,7 +71,7 @@ def _catalog_page(catalog: "Catalog") -> str:
         lines = [f"{category}:"]
         for skill in catalog.skills:
             others = words.get(skill.figure or "", [skill.word])
-            if skill.category == category and others[0] == skill.word:  # each figure is shown once, with all its words
+            if skill.category == category and others[0] == skill.word:  # list each figure once, with all its words
                 also = f" (and with {', '.join(map(str, others[1:]))})" if others[1:] else ""
                 lines.append("  " + wrapped(f"{skill.name}{also}: {' '.join(skill.definition.split())}", indent=6))
         parts.append("\n".join(lines))
@@ -102,12 +85,12 @@ def _catalog_page(catalog: "Catalog") -> str:
         drawn = partition.side("all").skills
         names = [skill.name for skill in catalog.skills if skill.name not in drawn]
         if names:
-            parts.append(wrapped(f"Outside both sides of {partition.name} and never drawn: {', '.join(names)}."))
+            parts.append(wrapped(f"Never drawn, because in no group of {partition.name}: {', '.join(names)}."))
     if catalog.entailed:
         pairs = [
             [pair.skill, pair.brings, f"{pair.with_both} of {pair.texts}", pair.source] for pair in catalog.entailed
         ]
-        table = markdown_table(["skill", "mostly brings", "texts", "source"], pairs, right=frozenset({2}))
+        table = markdown_table(["skill", "usually brings", "texts", "source"], pairs, right=frozenset({2}))
         parts.append(f"Pairs that are never drawn together:\n\n{table}")
     lists = ", ".join(catalog.exclude) or "none"
     parts.append(wrapped(f"Default partition: {catalog.default_partition}. Exclude lists: {lists}."))
@@ -117,7 +100,7 @@ def _catalog_page(catalog: "Catalog") -> str:
 
 
 def _partition_page(partition: "Partition") -> str:
-    """Format the skills and the topics of every group for a terminal."""
+    """Format the skills and topics of each group for a terminal."""
     parts = [f"Partition {partition.name}"]
     for name in partition.settings:
         side = partition.side(name)
@@ -131,32 +114,32 @@ def _partition_page(partition: "Partition") -> str:
     return "\n\n".join(parts)
 
 
-@command(
+@cli.command(
     "combinations",
-    *CATALOG,
-    option("--setting", "train, held-out, all, or another group (default: all)", metavar="GROUP", default="all"),
-    option("--k", "number of skills in a combination", type=int, required=True),
-    option("--n", "number of combinations (default 10)", type=int, default=10),
-    SEED,
-    PARTITION,
-    option("--exclude", 'skills or exclude lists to omit, "a; file:PATH"', default=""),
-    option(
+    *cli.CATALOG,
+    cli.option("--setting", "train, held-out, all (default) or another group", default="all", metavar="GROUP"),
+    cli.option("--k", "number of skills in a combination", type=cli.integer, required=True),
+    cli.option("--n", "number of combinations (default: 10)", type=cli.not_negative, default=10),
+    cli.SEED,
+    cli.PARTITION,
+    cli.EXCLUDE,
+    cli.option(
         "--purpose",
-        "purpose of the draw (default: evaluation); draws for evaluation and for training are disjoint",
+        "evaluation (default) or training; draws for different purposes never overlap",
         choices=("evaluation", "training"),
         default="evaluation",
     ),
-    flag("--ladder", "add one skill to each combination drawn for k - 1"),
+    cli.flag("--ladder", "extend each combination of k - 1 skills by one skill"),
 )
 def combinations(options: argparse.Namespace) -> int:
-    """Draw combinations of skills and a topic."""
+    """Draw combinations of k skills and a topic."""
     from skillmix.catalog.combinations import draw_combinations, draw_ladder
 
-    asked = taken(options, "setting", "k", "seed", "partition", "exclude", "purpose")
-    wanted = wanted_draw(catalog_name(options), **asked)
+    draw = cli.taken(options, "setting", "k", "seed", "partition", "exclude", "purpose")
+    wanted = wanted_draw(cli.catalog_name(options), **draw)
     drawn = draw_ladder(wanted, options.n) if options.ladder else draw_combinations(wanted, options.n)
     if options.json:
-        return print_json([{"id": c.id, "k": c.k, "skills": c.skills, "topic": c.topic} for c in drawn])
+        return cli.print_json([{"id": c.id, "k": c.k, "skills": c.skills, "topic": c.topic} for c in drawn])
     for combination in drawn:
         print(wrapped(f"{combination.id}  {combination.topic}: {'; '.join(combination.skills)}", indent=18))
     return 0
@@ -172,164 +155,165 @@ def wanted_draw(
     exclude: str = "",
     purpose: "Purpose" = "evaluation",
 ) -> "Draw":
-    """Make the draw that the options describe; `exclude` contains skill names and lists, separated by semicolons."""
+    """Make the draw that options describe; `exclude` holds skills and exclude lists, separated by semicolons."""
     from skillmix.catalog.combinations import Draw, training_draw
     from skillmix.catalog.files import load_catalog
     from skillmix.files import with_listed_skills
 
     catalog = load_catalog(name)
-    pools = catalog.pools(partition=partition, exclude=with_listed_skills(listed_names(exclude)))
-    catalog.partition(partition).side(setting)  # raises an error if a name is unknown
+    pools = catalog.pools(partition=partition, exclude=with_listed_skills(cli.listed_names(exclude)))
+    catalog.partition(partition).side(setting)  # reject an unknown name
     spec = Draw(side=dict(pools)[setting], setting=setting, k=k, seed=seed)
     return training_draw(spec, pools) if purpose == "training" else spec
 
 
-@command(
+@cli.command(
     "novelty",
-    option("--k", "number of skills in a combination", type=int, required=True),
-    option("--tokens", "size of the corpus, such as 2e12", type=float, required=True),
-    option("--skill-frequency", "largest share of sentences that show one skill", type=float),
-    option("--topic-frequency", "largest share of sentences on one topic", type=float),
-    option("--sentences-per-token", "sentences per token of the corpus", type=float),
-    group(
-        "file of frequencies measured by `skillmix frequency`",
-        option("--frequencies", "frequencies.json of a run", type=Path, metavar="FILE.json"),
-        option("--exclude", 'skills or lists to omit, "common; a; file:PATH"', default=""),
-        option("--unit", "where skills meet", choices=("sentence", "passage"), default="sentence"),
+    cli.option("--k", "number of skills in a combination", type=cli.integer, required=True),
+    cli.option("--tokens", "size of the corpus, such as 2e12", type=cli.real, required=True, metavar="N"),
+    cli.option("--skill-frequency", "largest share of sentences that show one skill", type=cli.real, metavar="P"),
+    cli.option("--topic-frequency", "largest share of sentences on one topic", type=cli.real, metavar="P"),
+    cli.option("--sentences-per-token", "sentences per token of the corpus", type=cli.real, metavar="R"),
+    cli.group(
+        "frequencies measured by `skillmix frequency`",
+        cli.option("--frequencies", "frequencies.json of a run", type=Path, metavar="FILE.json"),
+        cli.EXCLUDE,
+        cli.option("--unit", "unit that shows all k skills (default: sentence)", choices=_UNITS, default="sentence"),
     ),
 )
 def novelty(options: argparse.Namespace) -> int:
-    """Bound how often a combination can occur in a corpus."""
+    """Bound how often a combination is expected in a corpus."""
     from skillmix.catalog.novelty import ASSUMPTIONS, NoveltyInputs, novelty
 
-    inputs = NoveltyInputs(**given(options, "skill_frequency", "topic_frequency", "sentences_per_token"))
+    inputs = NoveltyInputs(**cli.given(options, "skill_frequency", "topic_frequency", "sentences_per_token"))
     if options.frequencies is not None:
-        if options.skill_frequency is not None:
-            raise UserError(
-                "--frequencies already gives the frequency of each skill.", hint="Leave out --skill-frequency."
-            )
+        cli.reject(options, ("skill_frequency",), "with --frequencies", hint="The file has a frequency for each skill.")
         return _measured_novelty(options, inputs)
-    if options.exclude or options.unit != "sentence":
-        raise UserError("--exclude and --unit need --frequencies.", hint="Name a frequencies.json, too.")
+    cli.reject(options, ("exclude", "unit"), "without --frequencies", hint="Add --frequencies FILE.json.")
     bound = novelty(options.k, options.tokens, inputs)
     if options.json:
-        return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
-    lines = [
+        return cli.print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
+    about = (
         f"is an upper bound on how often one combination of {plural(bound.k, 'skill')} and a topic is expected "
-        f"in a corpus of {bound.tokens:.3g} tokens.",
-        _meaning_of(bound.expected_occurrences, bound.a_third_new_above),
+        f"in a corpus of {bound.tokens:.3g} tokens."
+    )
+    facts = (
         f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
-        f"{bound.sentences:.3g} sentences.",
-    ]
-    _print_bound(bound.expected_occurrences, lines, ASSUMPTIONS)
+        f"{bound.sentences:.3g} sentences."
+    )
+    _print_bound(bound.expected_occurrences, bound.a_third_new_above, about, [facts], ASSUMPTIONS)
     return 0
 
 
 def _measured_novelty(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
-    """Print the bound that follows from measured frequencies."""
+    """Print the bound for measured frequencies."""
     from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
     from skillmix.frequencies.frequency_file import load_result, upper_shares
 
     result = load_result(options.frequencies)
-    shares = upper_shares(result, exclude=listed_names(options.exclude))
+    shares = upper_shares(result, exclude=cli.listed_names(options.exclude))
+    sentences = result.sentences_per_passage
     bound = measured_novelty(
         options.k,
         options.tokens,
         list(shares.values()),
-        sentences_per_passage=result.sentences_per_passage,
+        sentences_per_passage=sentences,
         unit=options.unit,
         inputs=inputs,
     )
     assumptions = [*MEASURED_ASSUMPTIONS, *([SENTENCE_ASSUMPTION] if options.unit == "sentence" else [])]
     if options.json:
         used = {"topic_frequency": inputs.topic_frequency, "sentences_per_token": inputs.sentences_per_token}
-        used["sentences_per_passage"] = result.sentences_per_passage
-        return print_json({**asdict(bound), "inputs": used, "shares": shares, "assumptions": assumptions})
-    lines = [
-        f"is an upper bound on how often a combination of {plural(bound.k, 'skill')} and a topic is expected in "
-        f"a {bound.unit} of a corpus of {bound.tokens:.3g} tokens, averaged over all combinations of {bound.skills} "
-        "skills.",
-        _meaning_of(bound.mean_occurrences, bound.a_third_new_above),
+        used["sentences_per_passage"] = sentences
+        return cli.print_json({**asdict(bound), "inputs": used, "shares": shares, "assumptions": assumptions})
+    about = (
+        f"is an upper bound on how often a combination of {plural(bound.k, 'skill')} and a topic is expected in a "
+        f"{bound.unit} of a corpus of {bound.tokens:.3g} tokens, averaged over all combinations of {bound.skills} "
+        "skills."
+    )
+    facts = [
         f"The combination of the most common skills: {expectation(bound.most_occurrences)}.",
         f"The corpus has {bound.units:.3g} {bound.unit}s.",
     ]
-    _print_bound(bound.mean_occurrences, lines, assumptions)
+    _print_bound(bound.mean_occurrences, bound.a_third_new_above, about, facts, assumptions)
     return 0
 
 
-def _print_bound(occurrences: float, lines: Sequence[str], assumptions: Sequence[str]) -> None:
+def _print_bound(
+    occurrences: float, third: float, about: str, facts: Sequence[str], assumptions: Sequence[str]
+) -> None:
+    """Print a bound, what it implies for a Full Marks ratio, and its assumptions."""
+    meaning = "No ratio exceeds 1, so at this k the bound says nothing about new texts."
+    if occurrences < 1:
+        meaning = (
+            "A Full Marks ratio above it implies that some texts are not from the corpus; above "
+            f"{expectation(third)}, that more than a third are not."
+        )
     listed = [f"- {assumption}" for assumption in assumptions]
-    print(wrapped("\n".join([expectation(occurrences), *lines, "Assumptions:", *listed]), indent=2))
+    print(wrapped("\n".join([expectation(occurrences), about, meaning, *facts, "Assumptions:", *listed]), indent=2))
 
 
-def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
-    """Explain what a bound implies about the novelty of texts."""
-    if occurrences >= 1:
-        return "No ratio is above 1, so at this k the bound says nothing about new texts."
-    return (
-        "A Full Marks ratio above it means texts that were not all in the corpus; above "
-        f"{expectation(a_third_new_above)}, that more than a third were not."
-    )
-
-
-@command(
+@cli.command(
     "frequency",
-    TRUST,
-    option("--catalog", "a shipped catalog or a folder (default: paper)", default="paper", metavar="NAME"),
-    option("--corpus", "text, JSON Lines or Parquet; or folders", type=Path, nargs="+", required=True, metavar="PATH"),
-    option("--grader", "grader: a model, or rules: to decide by code", required=True, metavar="SPEC"),
-    option("--n", "number of passages (default 1000)", type=positive, default=1000),
-    option("--seed", "seed of the draw (default 0)", type=int, default=0),
-    option("--words", "words per passage (default 100)", type=positive, default=100),
-    option(
-        "--field", "field of a record that holds the text, such as a.b (default: text)", default="text", metavar="KEY"
+    cli.TRUST,
+    cli.CATALOG_OPTION,
+    cli.option(
+        "--corpus",
+        "text, JSON Lines and Parquet files, or folders",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="PATH",
     ),
-    option("--skills-per-call", "skills per call (default 20)", type=positive, default=20, metavar="N"),
-    option("--threshold", "share from which a skill is common (default 0.05)", type=above_zero, default=0.05),
-    option("--run", "run that stores everything (default: frequency)", default="frequency", metavar="NAME"),
-    option("--exclude-list", "also write the exclude list here", type=Path, metavar="FILE"),
-    option("--readers", "processes that read the corpus", type=positive, metavar="N"),
-    group(
-        "settings of a model",
-        option("--prompt", "your own prompt", type=Path, metavar="FILE"),
-        option("--temperature", "sampling temperature of the model (default 0.7)", type=float),
-        option("--max-tokens", "maximum length of a reply (default 1,024)", type=positive, metavar="N"),
-        option("--concurrency", "simultaneous calls", type=positive, metavar="N"),
-        option("--key", "environment variable that holds the key for the model's URL", metavar="NAME"),
-        option("--max-usd", "budget for all calls of the run, in US dollars", type=above_zero, metavar="X"),
-        PRICES,
-        DRY_RUN,
+    cli.option("--grader", "a model, or rules: to decide by code", required=True, metavar="SPEC"),
+    cli.option("--n", "number of passages (default: 1000)", type=cli.positive, default=1000),
+    cli.SEED,
+    cli.option("--words", "words per passage (default: 100)", type=cli.positive, default=100, metavar="N"),
+    cli.option("--field", "key of a record's text, such as a.b (default: text)", default="text", metavar="KEY"),
+    cli.option("--skills-per-call", "skills per call (default: 20)", type=cli.positive, default=20, metavar="N"),
+    cli.option("--threshold", "share above which a skill is common (default: 0.05)", type=cli.above_zero, default=0.05),
+    cli.option("--run", "run that stores the calls and the result (default: frequency)", default="frequency"),
+    cli.option("--exclude-list", "also write the exclude list to this file", type=Path, metavar="FILE"),
+    cli.option("--readers", "processes that read the corpus", type=cli.positive, metavar="N"),
+    cli.group(
+        "with a model",
+        cli.option("--prompt", "your own prompt", type=Path, metavar="FILE"),
+        *cli.CALLS,
+        cli.PRICES,
+        cli.DRY_RUN,
     ),
 )
 def frequency(options: argparse.Namespace) -> int:
-    """Count how common each skill of a catalog is in a corpus; rerun the same command to continue."""
+    """Measure how common each skill of a catalog is in a corpus. Rerun the same command to continue."""
     from skillmix.frequencies.counting import FrequencyWanted, count_skills, estimate_counting
     from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
 
     wanted = FrequencyWanted(
         corpus=tuple(options.corpus),
-        grader={"model": options.grader, **given(options, "temperature", "max_tokens", "concurrency", "key")},
+        grader={"model": options.grader, **cli.given(options, "temperature", "max_tokens", "concurrency", "key")},
         text_field=options.field,
         list_file=options.exclude_list,
-        **taken(options, "catalog", "n", "seed", "words", "skills_per_call", "threshold", "run", "prompt", "prices"),
-        **taken(options, "max_usd", "readers"),
+        **cli.taken(
+            options, "catalog", "n", "seed", "words", "skills_per_call", "threshold", "run", "prompt", "prices"
+        ),
+        **cli.taken(options, "max_usd", "readers"),
     )
     if options.dry_run:
         estimate = estimate_counting(wanted)
         if options.json:
-            return print_json(estimate.as_json())
+            return cli.print_json(estimate.as_json())
         passages, calls = plural(estimate.passages, "passage"), plural(estimate.calls, "call")
         tokens = f"{plural(estimate.input_tokens, 'token')} in and {estimate.output_tokens:,} out"
         cost = "unknown" if estimate.cost_usd is None else f"{estimate.cost_usd:.2f}"
         print(f"{passages}, {calls}, about {tokens}, {cost} US dollars")
         return 0
     counted = count_skills(wanted)
-    signal_status = say_why_stopped(counted.counts.stopped, counted.run.path, counted.failed)
+    signal_status = cli.say_why_stopped(counted.counts.stopped, counted.run.path, counted.failed)
     if signal_status is not None:
         return signal_status
     result = counted.result
     if options.json:
-        print_json(result.as_json())
+        cli.print_json(result.as_json())
     else:
         print(result_table(result) + "\n")
         print("\n".join(wrapped(line) for line in result_lines(result)))
@@ -338,5 +322,5 @@ def frequency(options: argparse.Namespace) -> int:
         LOG.warning(f"corpus: {count:,} {reason}")
     if result.unknown:
         LOG.warning(f"unknown: {are(result.unknown, 'answer')} missing or unparseable")
-    LOG.info(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]")
+    LOG.info(f"next: to exclude the common skills, set exclude: [file:{counted.run.path / LIST_FILE}]")
     return 0 if counted.is_complete else 1

@@ -1,24 +1,11 @@
-"""Commands about one combination given on the command line: `prompts`, `parse-reply` and `grade-text`."""
+"""Commands for one combination named on the command line: `prompts`, `parse-reply` and `grade-text`."""
 
 import argparse
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.shared import (
-    CATALOG,
-    PARTITION,
-    TRUST,
-    catalog_name,
-    command,
-    given,
-    group,
-    listed_names,
-    option,
-    positive,
-    print_json,
-    standard_input,
-)
+from skillmix.commands import shared as cli
 from skillmix.errors import LOG, UserError, errors_of, refuse
 from skillmix.render import grounds, wrapped
 
@@ -28,77 +15,72 @@ if TYPE_CHECKING:
     from skillmix.catalog.combinations import Combination
     from skillmix.prompts.prompt_set import PromptSet
 
+_SKILLS: Final = {"about": 'names of skills, separated by ";"', "metavar": '"A; B"'}
+_TOPIC: Final = {"about": "name of the topic", "metavar": "NAME"}
 _COMBINATION: Final = (
-    *CATALOG,
-    option("--skills", 'names separated by ";"', required=True),
-    option("--topic", "name of the topic", required=True),
-    option("--prompts", "a shipped prompt set or a folder (default: standard)", default="standard", metavar="DIR"),
+    *cli.CATALOG,
+    cli.option("--skills", required=True, **_SKILLS),
+    cli.option("--topic", required=True, **_TOPIC),
+    cli.PROMPTS,
 )
 """The options that determine a combination and its wording."""
 
 
-@command(
+@cli.command(
     "prompts",
-    *CATALOG,
-    option("--skills", 'names separated by ";"'),
-    option("--topic", "name of the topic"),
-    _COMBINATION[-1],
-    option("--answer", "text to put into the grader's prompts", default="(the student's text)"),
-    option("--copy", "copy the prompt set to a new folder for editing", type=Path, metavar="DIR"),
-    group(
-        "data set of prompts, for trainers in which the model writes",
-        option("--dataset", "write prompts to FILE.jsonl or FILE.parquet", type=Path, metavar="FILE"),
-        option("--k", "numbers of skills (default 1 2 3)", type=positive, nargs="+"),
-        option("--n", "combinations for each k (default 100)", type=positive),
-        option("--setting", "group of the partition: train (default), held-out, all, …", metavar="GROUP"),
-        PARTITION,
-        option("--exclude", 'skills or exclude lists to omit, "a; file:PATH"'),
-        option("--seed", "seed of the draw (default 0)", type=int),
+    *cli.CATALOG,
+    cli.option("--skills", **_SKILLS),
+    cli.option("--topic", **_TOPIC),
+    cli.PROMPTS,
+    cli.option("--answer", "text to insert into the grader's prompts", default="(the student's text)", metavar="TEXT"),
+    cli.option("--copy", "copy the prompt set into a new folder for editing", type=Path, metavar="DIR"),
+    cli.group(
+        "prompts for trainers that let the model write",
+        cli.option("--dataset", "write prompts to FILE.jsonl or FILE.parquet", type=Path, metavar="FILE"),
+        cli.option("--k", "numbers of skills (default: 1 2 3)", type=cli.positive, nargs="+", default=[1, 2, 3]),
+        cli.option("--n", "combinations for each k (default: 100)", type=cli.positive, default=100),
+        cli.option("--setting", "train (default), held-out, all or another group", default="train", metavar="GROUP"),
+        cli.PARTITION,
+        cli.EXCLUDE,
+        cli.SEED,
     ),
 )
 def prompts(options: argparse.Namespace) -> int:
-    """Show the prompts for one combination as models receive them; copy a prompt set; write a data set of prompts."""
+    """Show the prompts for one combination, copy a prompt set, or write prompts for training."""
     from skillmix.catalog.combinations import combination_of
     from skillmix.prompts.prompt_set import LEAD_FILE, STUDENT_FILES, copy_prompts, load_prompts
 
     if options.dataset is not None:
         return _write_prompts(options)
-    draws = ("k", "n", "setting", "partition", "exclude", "seed")
-    of_dataset = [f"--{name}" for name in draws if getattr(options, name) is not None]
-    if of_dataset:
-        raise UserError(
-            f"{', '.join(of_dataset)} belong to --dataset.", hint="Add the file to write: --dataset FILE.jsonl."
-        )
+    hint = "Add the file to write: --dataset FILE.jsonl"
+    cli.reject(options, ("k", "n", "setting", "partition", "exclude", "seed"), "without --dataset", hint=hint)
     if options.copy is not None:
-        if options.skills is not None or options.topic is not None:
-            raise UserError("--copy copies whole files and takes no combination.", hint="Remove --skills and --topic.")
+        cli.reject(options, ("skills", "topic"), "with --copy", hint="It copies the whole prompt set.")
         files = copy_prompts(options.prompts, options.copy)
         if options.json:
-            return print_json({"folder": str(options.copy), "files": files})
+            return cli.print_json({"folder": str(options.copy), "files": files})
         print("\n".join(str(options.copy / file) for file in files))
-        # in an experiment file, a bare name refers to a shipped set
+        # In an experiment file, a bare name refers to a shipped set.
         is_path = options.copy.is_absolute() or len(options.copy.parts) > 1
-        LOG.info(
-            "Edit the files, then set the folder in the experiment: prompts: "
-            f"{options.copy if is_path else f'./{options.copy}'}"
-        )
+        folder = options.copy if is_path else f"./{options.copy}"
+        LOG.info(f"next: edit the files, then use them in an experiment with prompts: {folder}")
         return 0
     if options.skills is None or options.topic is None:
         raise UserError(
-            "--skills and --topic are needed to show prompts.",
-            hint='For example: --skills "metaphor; red herring" --topic Sewing. --copy and --dataset need neither.',
+            "`skillmix prompts` needs --skills and --topic, or --copy, or --dataset.",
+            hint='For example: skillmix prompts --skills "metaphor; red herring" --topic Sewing',
         )
     catalog, as_named = _named_combination(options)
     combination = combination_of(as_named.skills, as_named.topic)  # in the same order as in a run's prompts
     prompt_set = load_prompts(options.prompts)
-    lead = [asked for asked, _ in prompt_set.lead_turns(catalog, combination)]
+    lead = [prompt for prompt, _ in prompt_set.lead_turns(catalog, combination)]
     rendered = dict(zip([LEAD_FILE], lead, strict=False))
     rendered |= zip(STUDENT_FILES, prompt_set.student_prompts(catalog, combination), strict=False)
     for variant in prompt_set.grader_variants:
         prompt = prompt_set.grader_prompt(catalog, combination, answer=options.answer, variant=variant)
         rendered[prompt_set.grader_file(variant)] = prompt
     if options.json:
-        return print_json(rendered)
+        return cli.print_json(rendered)
     print("\n\n".join(f"──── {file}\n{prompt}" for file, prompt in rendered.items()))
     return 0
 
@@ -112,88 +94,83 @@ def _write_prompts(options: argparse.Namespace) -> int:
     from skillmix.datasets.other_forms import prompt_rows, require_new_rows_file, write_rows_file
     from skillmix.prompts.prompt_set import load_prompts
 
-    if options.copy is not None or options.skills is not None or options.topic is not None:
-        raise UserError("--dataset draws combinations.", hint="Remove --copy, --skills and --topic.")
+    cli.reject(options, ("copy", "skills", "topic"), "with --dataset", hint="It draws the skills and topics itself.")
     require_new_rows_file(options.dataset)
-    name = catalog_name(options)
+    name, draw = cli.catalog_name(options), cli.taken(options, "setting", "seed", "partition", "exclude")
     combinations: list[Combination] = []
-    for k in dict.fromkeys(options.k or (1, 2, 3)):
-        chosen: dict[str, Any] = {"setting": "train", "seed": 0} | given(
-            options, "setting", "seed", "partition", "exclude"
-        )
-        wanted = wanted_draw(name, k=k, purpose="training", **chosen)
-        combinations += draw_combinations(wanted, options.n or 100)
+    for k in dict.fromkeys(options.k):
+        combinations += draw_combinations(wanted_draw(name, k=k, purpose="training", **draw), options.n)
     prompts = load_prompts(options.prompts)
     rows = list(prompt_rows(combinations, load_catalog(name), prompts, catalog_name=name))
     write_rows_file(options.dataset, rows)
     unchecked = {skill for combination in combinations for skill in combination.skills if checker_of(skill) is None}
     if unchecked:
         LOG.warning(
-            f"note: code cannot check {len(unchecked)} of these skills, such as {min(unchecked)!r}; the "
-            "functions of skillmix.rewards reject them. The catalog verifiable has skills that code can check."
+            f"note: {len(unchecked)} of these skills, such as {min(unchecked)!r}, have no checker, so the functions of "
+            "skillmix.rewards reject them. In the catalog verifiable, all skills have one."
         )
     if options.json:
-        return print_json({"file": str(options.dataset), "rows": len(rows), "prompts_hash": prompts.content_hash()})
+        return cli.print_json({"file": str(options.dataset), "rows": len(rows), "prompts_hash": prompts.content_hash()})
     print(options.dataset)
     return 0
 
 
-@command("parse-reply", *_COMBINATION, option("--text", "file with the student's text, if known", type=Path))
+@cli.command(
+    "parse-reply",
+    *_COMBINATION,
+    cli.option("--text", "file with the graded text, if available", type=Path, metavar="FILE"),
+)
 def parse_reply(options: argparse.Namespace) -> int:
-    """Parse a grader's reply from standard input and show its points."""
+    """Parse a grader's reply from standard input and print its points."""
     from skillmix.files import read_text
     from skillmix.grading.reader import read_grades
     from skillmix.prompts.prompt_set import load_prompts
     from skillmix.prompts.rubric import rubric_of
 
     text = read_text(options.text) if options.text else None
-    reply = standard_input()
+    reply = cli.standard_input()
     _, combination = _named_combination(options)
     rubric = rubric_of(combination.skills, combination.topic, phrases=load_prompts(options.prompts).phrases)
     reading = read_grades(rubric, reply, text=text)
     points = reading.by_name(rubric)
     if options.json:
-        return print_json({"points": points, "problem": reading.problem, "notes": list(reading.notes)})
+        return cli.print_json({"points": points, "problem": reading.problem, "notes": list(reading.notes)})
     for name, point in (points or {}).items():
         print(f"{name}: {'not given' if point is None else f'{point:g}'}")
     if reading.problem:
-        print(f"unreadable: {reading.problem}")
+        print(f"unparseable: {reading.problem}")
     for note in reading.notes:
         print(f"note: {note}")
     return 0
 
 
 def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combination]":
-    """Return the catalog and the combination, whose skills are in the order of `--skills`."""
+    """Return the catalog, and the combination with its skills in the order of `--skills`."""
     from skillmix.catalog.combinations import Combination, combination_of
     from skillmix.catalog.files import load_catalog
 
-    catalog = load_catalog(catalog_name(options))
-    names = listed_names(options.skills)
+    catalog = load_catalog(cli.catalog_name(options))
+    names = cli.listed_names(options.skills)
     if not names:
-        raise UserError(
-            f"--skills {options.skills!r} contains no skill.",
-            hint='Give names separated by ";", such as --skills "metaphor; red herring".',
-        )
+        raise UserError(f"--skills {options.skills!r} names no skill.", hint='For example: --skills "metaphor; irony"')
     errors = errors_of([lambda: catalog.require_skills(names), lambda: catalog.topic(options.topic)])
-    refuse(f"Catalog {catalog.name!r}", errors, hint=f"`skillmix catalog {catalog.name}` lists all names.")
+    refuse("The combination", errors, hint=f"`skillmix catalog {catalog.name}` lists all skills and topics.")
     skills = tuple(skill.name for skill in catalog.require_skills(names))
     combination = combination_of(skills, catalog.topic(options.topic))
     return catalog, Combination(combination.id, skills, combination.topic)
 
 
-@command(
+@cli.command(
     "grade-text",
-    TRUST,
+    cli.TRUST,
     *_COMBINATION,
-    option("--grader", "grader: a model, or rules: to grade by code (default)", default="rules:", metavar="SPEC"),
-    option("--variant", "the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)", metavar="NAME"),
-    option("--system", "system prompt before the grader's prompt (default: none)", metavar="TEXT"),
-    option("--rules", "scoring rules: default or paper (default: default)", default="default"),
-    option("--seed", "seed of the call (default 0)", type=int, default=0),
+    cli.option("--grader", "a model, or rules: to grade by code (default: rules:)", default="rules:", metavar="SPEC"),
+    *cli.GRADER_PROMPT,
+    cli.option("--rules", "scoring rules (default: default)", default="default", choices=("default", "paper")),
+    cli.SEED,
 )
 def grade_text(options: argparse.Namespace) -> int:
-    """Grade the text on standard input, by code or with one call to a model."""
+    """Grade the text on standard input by code, or with one call to a model."""
     import asyncio
 
     from skillmix.grading.answers import plain_answer
@@ -206,25 +183,23 @@ def grade_text(options: argparse.Namespace) -> int:
     from skillmix.runs.run import rules_named
     from skillmix.runs.verdicts import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
 
-    rules, answer = rules_named(options.rules), plain_answer(standard_input())
+    rules, answer = rules_named(options.rules), plain_answer(cli.standard_input())
     if answer.status == "empty":
-        raise UserError("There is no text to grade.", hint="Give the student's text on standard input.")
+        raise UserError("Standard input has no text to grade.", hint="Pipe the text in: skillmix grade-text … < FILE")
     check_spec(options.grader)
     asked = asked_model(options.grader)
-    if options.system is not None:
-        if asked is None:
-            raise UserError("--system is for models, but rules: is code.", hint="Choose a model with --grader.")
-        fault = system_fault(options.system)
-        if fault is not None:
-            raise UserError(f"--system: {fault}.", hint="Give a text such as 'You are a strict grader.'")
+    if asked is None:
+        cli.reject(options, ("system",), "with rules:, which is code", hint="Choose a model with --grader.")
+    elif options.system is not None and (fault := system_fault(options.system)) is not None:
+        raise UserError(f"--system: {fault}.", hint='For example: --system "You are a strict grader."')
     catalog, combination = _named_combination(options)
     skills, prompts = combination.skills, load_prompts(options.prompts)
     if options.variant is not None:
         prompts.grader_file(options.variant)
     if prompts.phrases.outcomes:
         raise UserError(
-            f"The graders of prompt set {prompts.name!r} give outcomes instead of points.",
-            hint="`skillmix parse-reply` reads such a reply; an experiment grades texts with the set.",
+            f"The prompt set {prompts.name!r} asks graders for outcomes instead of points.",
+            hint="Use the set in an experiment, or parse a reply with `skillmix parse-reply`.",
         )
     rubric = rubric_of(skills, combination.topic, phrases=prompts.phrases)
     grader_words: dict[str, str] = {}
@@ -250,7 +225,7 @@ def grade_text(options: argparse.Namespace) -> int:
     woven = dict(verdict.woven) if verdict else {}
     if options.json:
         earned = {name: None if point is None else float(point) for name, point in by_name.items()}
-        return print_json(
+        return cli.print_json(
             {
                 "points": None if reading.points is None else earned,
                 "problem": reading.problem,
@@ -265,7 +240,7 @@ def grade_text(options: argparse.Namespace) -> int:
             }
         )
     if reading.problem:
-        print(f"unreadable: {reading.problem}")
+        print(f"unparseable: {reading.problem}")
     for name, point in by_name.items():
         words = grader_words.get(name) if point is False else None
         shown = grounds(evidence.get(name), reasons.get(name), woven=woven.get(name), grader_words=words)
@@ -280,19 +255,19 @@ def grade_text(options: argparse.Namespace) -> int:
 
 
 _MAX_TOKENS: Final = 1024
-"""The sampling settings for a grader's reply."""
+"""The maximum length of a grader's reply."""
 _HINTS: Final = {
     "fatal": "Check the model's name, its URL and the key in the environment.",
-    "final": "This grader refuses to grade this text; try another grader.",
-    "failed": "This grader cannot grade this text; try another grader.",
-    "passing": "The cause may be temporary; rerun the command.",
+    "final": "This grader refuses to grade this text; use another grader.",
+    "failed": "This grader cannot grade this text; use another grader.",
+    "passing": "The problem may be temporary; rerun the command.",
 }
 
 
 async def _reply_of(
     asked: str, options: argparse.Namespace, prompts: "PromptSet", catalog: "Catalog", about: "Combination", text: str
 ) -> str:
-    """Let a model grade a text with one call, trying its servers in turn until one accepts the call."""
+    """Ask a model to grade a text, trying its servers in turn until one accepts the call."""
     from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Request, Subject, seed_for, text_id
     from skillmix.models.local.model import check_chat_template
     from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
@@ -322,6 +297,7 @@ async def _reply_of(
     finally:
         await model.close()
     if isinstance(outcome, CallProblem):
-        problem = f"The grader did not answer: {outcome.reason}. {outcome.detail}".strip()
-        raise UserError(problem, hint=_HINTS[outcome.kind])
+        raise UserError(
+            f"The grader did not reply: {outcome.reason}. {outcome.detail}".strip(), hint=_HINTS[outcome.kind]
+        )
     return outcome.text

@@ -8,20 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.shared import (
-    RULES,
-    RUN,
-    TRUST,
-    above_zero,
-    command,
-    flag,
-    not_negative,
-    option,
-    positive,
-    print_json,
-    print_notes,
-    taken,
-)
+from skillmix.commands import shared as cli
 from skillmix.errors import LOG, UserError
 from skillmix.render import (
     CUT,
@@ -46,12 +33,12 @@ if TYPE_CHECKING:
     from skillmix.scores.text_rows import TextRow
 
 _METRICS: Final = ("full_marks", "all_skills", "skill_fraction")
-_METRIC: Final = option("--metric", "default: full_marks", default="full_marks", choices=_METRICS)
+_METRIC: Final = cli.option("--metric", "metric (default: full_marks)", default="full_marks", choices=_METRICS)
 
 
-@command("status", TRUST, RUN)
+@cli.command("status", cli.TRUST, cli.RUN)
 def status(options: argparse.Namespace) -> int:
-    """Count the calls of a run that are done, missing, failed or unparseable, and show its steps."""
+    """Count the done, missing, failed and unparseable calls of a run, and list its finished steps."""
     from skillmix.runs.run import open_run
     from skillmix.scores.status import run_status
     from skillmix.validation.task import run_progress
@@ -61,8 +48,7 @@ def status(options: argparse.Namespace) -> int:
     raters = run_progress(run)
     if options.json:
         people = [{"step": name, **asdict(one)} for name, own in raters.items() for one in own]
-        more = {"annotations": people} if raters else {}
-        return print_json(status.as_json() | more)
+        return cli.print_json(status.as_json() | ({"annotations": people} if raters else {}))
     missing = f"{status.missing_bound or ''} {whole(status.missing)} missing".lstrip()
     print(f"calls: {whole(status.done)} done, {missing}, {whole(status.failed)} failed")
     if status.batches:
@@ -70,48 +56,45 @@ def status(options: argparse.Namespace) -> int:
         price = f", at most {worst:.2f} US dollars" if worst else ""
         print(f"in batches: {plural(status.submitted, 'call')}{price}")
         print("\n".join(f"  {part.in_words}" for part in status.batches))
-    print(f"unreadable gradings: {whole(status.unreadable)}")
+    print(f"unparseable gradings: {whole(status.unreadable)}")
     if status.cut_in_thought:
         print(f"replies truncated while thinking: {whole(status.cut_in_thought)}; raise max_tokens")
     print(status.cost_line())
     for name, own in raters.items():
-        print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
+        print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: no texts to read yet")
     for step, seconds in run.step_seconds.items():
         print(f"{step}: {duration(seconds)}")
     return 0
 
 
-def _floor(text: str) -> tuple[str, float]:
-    """Parse `--fail-below` into the student, or "" for all students, and the smallest allowed share."""
-    student, _, share = text.rpartition("=")
+def score_floor(text: str) -> tuple[str, float]:
+    """Parse `--fail-below` into a student, or "" for all students, and the lowest passing score."""
+    student, _, least = text.rpartition("=")
     try:
-        least = float(share)
-    except ValueError:
-        least = -1.0
-    if not 0 <= least <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a share from 0 to 1 nor STUDENT=SHARE")
-    return student, least
+        return student, cli.fraction(least)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to 1 nor STUDENT=NUMBER") from None
 
 
-@command(
+@cli.command(
     "scores",
-    TRUST,
-    RUN,
-    RULES,
+    cli.TRUST,
+    cli.RUN,
+    cli.RULES,
     _METRIC,
-    flag("--wide", "print every metric and count, one row for each k"),
-    flag("--sets", "add rows for reserved and for seen sets of train skills"),
-    option(
+    cli.flag("--wide", "print every metric and count, one row for each k"),
+    cli.flag("--sets", "add rows for reserved and for seen sets of train skills"),
+    cli.option(
         "--fail-below",
-        "exit with status 1 if a score of --metric is unknown or lower; repeatable",
+        "exit with status 1 if a score of --metric is lower or unknown; repeatable",
         action="append",
         default=[],
-        type=_floor,
+        type=score_floor,
         metavar="[STUDENT=]SHARE",
     ),
 )
 def scores(options: argparse.Namespace) -> int:
-    """Print the score table of a run, or its outcomes where graders name outcomes."""
+    """Print the scores of a run, or the outcomes if its graders give outcomes."""
     from skillmix.runs.run import open_run
     from skillmix.scores.scoring import students_without_scores
     from skillmix.scores.sentences import scored_run
@@ -119,18 +102,16 @@ def scores(options: argparse.Namespace) -> int:
 
     run = open_run(options.run)
     if run.has_outcomes:
-        if options.fail_below:
-            raise UserError(
-                "--fail-below needs scores, but the graders of this run give outcomes.", hint="Leave it out."
-            )
+        hint = "Its graders give outcomes instead of points; remove the option."
+        cli.reject(options, ("fail_below",), "with this run", hint=hint)
         print_outcomes(run, name=options.run, as_json=options.json)
         return 0
     by_sets = options.sets or (not options.json and run.makes_data)
     scored = scored_run(run, rules=options.rules, by_sets=by_sets)
     scores = scored.scores
     ungraded = students_without_scores(run, scores)
-    print_notes(f"the texts of {student} have no grades yet and are omitted" for student in ungraded)
-    print_notes(scored.notes)
+    cli.print_notes(f"{student} is omitted, because its texts have no grades yet" for student in ungraded)
+    cli.print_notes(scored.notes)
     for line in cut_lines(scores):
         LOG.warning(f"cut: {line}")
     print_scores(
@@ -146,10 +127,8 @@ def scores(options: argparse.Namespace) -> int:
         rows = [s for s in scores if s.metric == options.metric and s.sets == "all" and student in ("", s.student)]
         if not rows:
             known = list(dict.fromkeys(score.student for score in scores))
-            raise UserError(
-                f"--fail-below finds no score of {student or 'a student'}.",
-                hint=name_hint(student, known, otherwise=f"Students with scores: {', '.join(known) or 'none'}."),
-            )
+            hint = name_hint(student, known, otherwise=f"Students with scores: {', '.join(known) or 'none'}.")
+            raise UserError(f"--fail-below: no scores of {student or 'any student'} in this run.", hint=hint)
         for row in (row for row in rows if row.value is None or row.value < least):
             status = 1
             value = "unknown" if row.value is None else f"{row.value:.3f}, below {least:g}"
@@ -167,7 +146,7 @@ def print_scores(
     wide: bool = False,
     by_sets: bool = False,
 ) -> None:
-    """Print students that often miss the format, the scores, the main result, and each tuned student against its base.
+    """Print warnings about missed formats, the scores, the main result, and each tuned student against its base.
 
     In JSON, `by_sets` adds the skill sets and the number of combinations that were trained on.
     """
@@ -178,7 +157,7 @@ def print_scores(
     if as_json:
         hidden = set() if by_sets else {"sets", "trained_on", "seen_pairs"}
         rows = (score.json_row() for score in scores)
-        print_json([{name: value for name, value in row.items() if name not in hidden} for row in rows])
+        cli.print_json([{name: value for name, value in row.items() if name not in hidden} for row in rows])
         return
     for line in scored.format_first if scores else ():
         print(f"{wrapped(line, indent=2)}\n")
@@ -195,13 +174,13 @@ def print_scores(
 
 
 def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":
-    """Print and return the outcomes that a run's graders chose, and the differences between its students."""
+    """Print and return the outcomes of a run, and print the differences between its students."""
     from skillmix.scores.safety import run_outcome_changes, run_outcomes
     from skillmix.scores.table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
 
     scores = run_outcomes(run)
     if as_json:
-        print_json([score.json_row() for score in scores])
+        cli.print_json([score.json_row() for score in scores])
     elif scores:
         print(f"{outcome_title(scores)}:\n\n{outcome_table(scores)}\n\n{wrapped(OUTCOME_NOTE)}")
         note = outcome_change_note(run_outcome_changes(run))
@@ -211,19 +190,19 @@ def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScor
     return scores
 
 
-@command(
+@cli.command(
     "compare",
-    TRUST,
-    RUN,
-    option("first", "a student of the run", metavar="A"),
-    option("second", "another student; differences are B minus A", metavar="B"),
+    cli.TRUST,
+    cli.RUN,
+    cli.option("first", "a student of the run", metavar="A"),
+    cli.option("second", "another student of the run; differences are B minus A", metavar="B"),
     _METRIC,
-    RULES,
-    flag("--wide", "print every column"),
-    option("--texts", "also show the texts of N combinations on which A and B differ", type=positive, metavar="N"),
+    cli.RULES,
+    cli.flag("--wide", "print all columns"),
+    cli.option("--texts", "also show texts of N combinations on which A and B differ", type=cli.positive, metavar="N"),
 )
 def compare(options: argparse.Namespace) -> int:
-    """Compare two students of a run on the combinations that both have completed."""
+    """Compare two students of a run on the combinations that both completed."""
     from skillmix.runs.run import open_run
     from skillmix.scores.comparisons import (
         STILL_NEEDED,
@@ -239,7 +218,7 @@ def compare(options: argparse.Namespace) -> int:
         run, options.first, options.second, metric=options.metric, rules=options.rules, texts=options.texts or 0
     )
     if options.json:
-        return print_json(asdict(comparison))
+        return cli.print_json(asdict(comparison))
     print(f"{comparison_title(comparison)}:\n\n{comparison_table(comparison, wide=options.wide)}")
     print(f"\n{wrapped(comparison_note(comparison))}" + (f"\n{STILL_NEEDED}" if options.wide else ""))
     differing, shown = plural(comparison.differing, "combination"), comparison.texts
@@ -270,18 +249,18 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _denied_without_reason(text: "BestText | TextRow") -> set[str]:
-    """Return the criteria whose point is denied although code gives no reason."""
+    """Return the criteria whose point was denied without a reason from code."""
     return {name for name, point in text.points.items() if point is False and name not in text.reasons}
 
 
-@command(
+@cli.command(
     "texts",
-    TRUST,
-    RUN,
-    option("--n", "number of texts (default 10)", type=positive, default=10),
-    option("--student", "only texts of this student"),
-    option("--k", "only texts with this number of skills", type=not_negative),
-    flag("--worst", "show texts with the fewest points first"),
+    cli.TRUST,
+    cli.RUN,
+    cli.option("--n", "number of texts (default: 10)", type=cli.positive, default=10),
+    cli.STUDENT,
+    cli.option("--k", "only texts with this number of skills", type=cli.not_negative),
+    cli.flag("--worst", "show the texts with the fewest points first"),
 )
 def texts(options: argparse.Namespace) -> int:
     """Show texts of a run with their points and the reasons for lost points, best first."""
@@ -291,15 +270,15 @@ def texts(options: argparse.Namespace) -> int:
     run = open_run(options.run)
     rows, total = first_texts(run, options.n, student=options.student, k=options.k, worst=options.worst)
     keys = [TextUnderGrader(row.student, row.combination, row.generation, row.grader) for row in rows]
-    # Show what the grader wrote about points that it denied or about the outcome that it chose.
-    unexplained: list[Collection[str]] = []
-    for row in rows:
-        named = [row.outcome] if row.outcome is not None and row.outcome not in row.reasons else []
-        unexplained.append(named if row.has_outcome else _denied_without_reason(row))
-    found = denial_words(run, dict(zip(keys, unexplained, strict=True)))
+    # Quote the grader's comments on denied points, or on the chosen outcome.
+    unexplained: dict[TextUnderGrader, Collection[str]] = {}
+    for key, row in zip(keys, rows, strict=True):
+        chosen: set[str] = {row.outcome} if row.outcome and row.outcome not in row.reasons else set()
+        unexplained[key] = chosen if row.has_outcome else _denied_without_reason(row)
+    found = denial_words(run, unexplained)
     words: list[Mapping[str, str]] = [found.get(key, {}) for key in keys]
     if options.json:
-        return print_json([{**asdict(row), "grader_words": own} for row, own in zip(rows, words, strict=True)])
+        return cli.print_json([{**asdict(row), "grader_words": own} for row, own in zip(rows, words, strict=True)])
     names_grader = len({row.grader for row in rows}) > 1
     pages = [_paragraph(row, own, names_grader=names_grader) for row, own in zip(rows, words, strict=True)]
     print("\n\n".join(pages) or "There are no graded texts.")
@@ -330,25 +309,25 @@ def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) 
     return "\n".join(lines)
 
 
-@command(
+@cli.command(
     "graders",
-    TRUST,
-    option("runs", "names of runs, or paths to them", nargs="+", metavar="RUN"),
-    option(
+    cli.TRUST,
+    cli.option("runs", "names of runs, or paths of their folders", nargs="+", metavar="RUN"),
+    cli.option(
         "--truth",
-        "reference labels: a grader, rules (code) or people (default: people, else code, else another)",
+        "reference labels: a grader, rules (code) or people (default: people, else code, else another grader)",
         metavar="GRADER",
     ),
-    option("--rules", "scoring rules: default or paper (default: each run's own)"),
-    flag("--wide", "print every measure, and a table by skill"),
+    cli.RULES,
+    cli.flag("--wide", "print all measures, and a table by skill"),
 )
 def graders(options: argparse.Namespace) -> int:
-    """Print a report on each grader: agreement with reference labels, bias, consistency, cost, and corrected scores."""
+    """Print a card for each grader: agreement with reference labels, bias, consistency, cost and corrected scores."""
     from skillmix.scores.cards import CORRECTED_NOTE, NOTE, card_text, cards_as_json, run_cards
 
     cards = run_cards(options.runs, truth=options.truth, rules=options.rules)
     if options.json:
-        return print_json(cards_as_json(cards))
+        return cli.print_json(cards_as_json(cards))
     if not cards:
         print("There are no graded texts.")
         return 0
@@ -362,20 +341,18 @@ def graders(options: argparse.Namespace) -> int:
     return 0
 
 
-@command(
+@cli.command(
     "report",
-    TRUST,
-    option("targets", "runs, or an experiment file", nargs="+", metavar="RUN|EXPERIMENT.yaml"),
-    option("--rules", "default: each run's own", choices=("default", "paper", "both")),
-    flag("--published", "show the paper's published figures beside the run's"),
-    option("--tokens", "corpus size for the novelty bound (default 2e12)", type=above_zero, metavar="N"),
-    option(
-        "--frequencies", "frequencies.json from `skillmix frequency`, for the bound", type=Path, metavar="FILE.json"
-    ),
-    flag("--no-figures", "write only pages and tables"),
-    option("--style", "also draw figures for a paper or slides, as PDF and PNG", choices=("paper", "slide")),
-    option("--texts", "largest number of texts shown; more are sampled (default 200,000)", type=positive, metavar="N"),
-    option("--output", "default: report/ in the run's folder", type=Path, metavar="DIR"),
+    cli.TRUST,
+    cli.option("targets", "runs, or an experiment file", nargs="+", metavar="RUN|EXPERIMENT.yaml"),
+    cli.option("--rules", "scoring rules (default: each run's own)", choices=("default", "paper", "both")),
+    cli.flag("--published", "show the paper's published figures next to those of the run"),
+    cli.option("--tokens", "corpus size for the novelty bound (default: 2e12)", type=cli.above_zero, metavar="N"),
+    cli.option("--frequencies", "output of `skillmix frequency`, for the bound", type=Path, metavar="FILE.json"),
+    cli.flag("--no-figures", "write only pages and tables"),
+    cli.option("--style", "also draw figures for a paper or slides, as PDF and PNG", choices=("paper", "slide")),
+    cli.option("--texts", "most texts to show; more are sampled (default: 200,000)", type=cli.positive, metavar="N"),
+    cli.option("--output", "output folder (default: report/ in the run's folder)", type=Path, metavar="DIR"),
 )
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
@@ -384,20 +361,19 @@ def report(options: argparse.Namespace) -> int:
     from skillmix.report.records import MOST_TEXTS, ReportOptions
     from skillmix.report.write import report
 
-    frequencies = None
-    if options.frequencies is not None:
-        result = load_result(options.frequencies)
-        file = str(options.frequencies)
-        frequencies = MeasuredFrequencies(file, upper_shares(result), result.sentences_per_passage)
+    frequencies, file = None, options.frequencies
+    if file is not None:
+        result = load_result(file)
+        frequencies = MeasuredFrequencies(str(file), upper_shares(result), result.sentences_per_passage)
     report_options = ReportOptions(
         frequencies=frequencies,
         figures=not options.no_figures,
         texts=options.texts or MOST_TEXTS,
-        **taken(options, "rules", "published", "tokens", "style"),
+        **cli.taken(options, "rules", "published", "tokens", "style"),
     )
     written = report(options.targets, output=options.output, options=report_options)
     if options.json:
         facts = {"page": str(written.page), "texts": written.texts, "files": written.files, "bytes": written.bytes}
-        return print_json({**facts, "missing": list(written.gaps)})
+        return cli.print_json({**facts, "missing": list(written.gaps)})
     print(written.page)
     return 0

@@ -1,37 +1,36 @@
-"""Code that the commands share: the table of commands and options, input, and JSON output."""
+"""Helpers of the commands: the table of commands, common options, the parser, input and JSON output."""
 
 import argparse
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from inspect import getdoc
 from itertools import takewhile
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from shlex import quote
 from shutil import which
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from skillmix.errors import LOG, UserError, visible
-from skillmix.render import did_you_mean, name_hint, plural
+from skillmix.render import did_you_mean, listed, name_hint, plural
 
 if TYPE_CHECKING:
     from skillmix.calls import CallProblem
     from skillmix.runs.scheduler import StopReason
 
 Command = Callable[[argparse.Namespace], int]
-"""Runs a command with its options and returns the exit status."""
-
-
+"""Runs a command with parsed options and returns the exit status."""
 Option = Callable[["argparse._ActionsContainer"], object]
-"""Adds one option or a group of options to a parser."""
+"""Adds an option or a group of options to a parser."""
 COMMANDS: Final[dict[str, Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]]] = {}
-"""Functions that add a command's parser, by command name. The modules of this folder fill the table on import."""
+"""Functions that add the parser of a command, by command name. The modules of this folder fill the table on import."""
 
 
 def option(name: str, about: str, **settings: Any) -> Option:
-    """Define an option or a positional argument with its help text. `argparse` takes its settings."""
+    """Define an option or a positional argument with a help text and settings for `add_argument`."""
     return lambda parser: parser.add_argument(name, help=about, **settings)
 
 
@@ -62,7 +61,7 @@ _JSON: Final = flag("--json", "print JSON")
 def command(
     name: str, *options: Option, about: str | None = None, has_json: bool = True, **defaults: Any
 ) -> Callable[[Command], Command]:
-    """Add a command to the table. Its help text is `about` or the docstring of the function."""
+    """Register a function as a command; the help text is `about`, or the docstring of the function."""
 
     def add(run: Command) -> Command:
         def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -77,39 +76,64 @@ def command(
     return add
 
 
-def number(kind: type[int] | type[float], words: str, is_good: Callable[[float], bool]) -> Callable[[str], Any]:
-    """Make a type for `argparse` that parses a number. `words` describes the valid numbers in errors."""
+def number(
+    kind: type[int] | type[float], words: str, is_valid: Callable[[float], bool] = isfinite
+) -> Callable[[str], Any]:
+    """Make an `argparse` type that parses a number; errors describe the valid numbers with `words`."""
 
-    def read(text: str) -> float:
-        try:
+    def parse(text: str) -> float:
+        with suppress(ValueError, OverflowError):
             value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not is_good(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
-        return value
+            if is_valid(value):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
 
-    return read
+    return parse
 
 
+integer: Final = number(int, "an integer")
 positive: Final = number(int, "an integer of 1 or more", lambda value: value >= 1)
 not_negative: Final = number(int, "an integer of 0 or more", lambda value: value >= 0)
+real: Final = number(float, "a number")
 above_zero: Final = number(float, "a number above 0", lambda value: 0 < value < inf)
+fraction: Final = number(float, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 
-RUN: Final = option("run", "name of a run, or a path to it", metavar="RUN")
-NEW_RUN: Final = option("--run", "name of the run, or a path to it", metavar="NAME", required=True)
-RULES: Final = option("--rules", "scoring rules: default or paper (default: the run's own)")
-SEED: Final = option("--seed", "seed of the draw (default 0)", type=int, default=0)
-PARTITION: Final = option("--partition", "a name, or random-skills:SEED, random-categories:SEED, nested:SEED")
+RUN: Final = option("run", "name of a run, or path of its folder", metavar="RUN")
+NEW_RUN: Final = option("--run", "name of the run, or path of its folder", metavar="NAME", required=True)
+RULES: Final = option("--rules", "scoring rules (default: the run's own)", choices=("default", "paper"))
+SEED: Final = option("--seed", "seed (default: 0)", type=integer, default=0, metavar="N")
+STUDENT: Final = option("--student", "only texts by this student", metavar="NAME")
+PARTITION: Final = option(
+    "--partition", "a partition's name, or random-skills:SEED, random-categories:SEED, nested:SEED", metavar="NAME"
+)
+EXCLUDE: Final = option("--exclude", "skills or exclude lists to omit", default="", metavar='"A; file:PATH"')
 CATALOG: Final = (
-    option("name", "a shipped catalog or a folder (default: paper)", nargs="?", metavar="NAME"),
+    option("name", "a shipped catalog, or a folder (default: paper)", nargs="?", metavar="NAME"),
     option("--catalog", "the same as NAME", metavar="DIR"),
 )
-"""The two ways to choose a catalog. `catalog_name` reads both."""
-TRUST: Final = flag("--trust-code", "run the checkers.py in the catalog's folder; read it first")
-"""Allows a command to run the code of a catalog once `main` has read the option."""
-DRY_RUN: Final = flag("--dry-run", "print calls, tokens and cost without calling a model")
-WIDE_DRY_RUN: Final = flag("--wide", "with --dry-run: print the whole table")
+"""The two ways to choose a catalog, which `catalog_name` reads."""
+CATALOG_OPTION: Final = option(
+    "--catalog", "a shipped catalog, or a folder (default: paper)", default="paper", metavar="DIR"
+)
+PROMPTS: Final = option(
+    "--prompts", "a shipped prompt set, or a folder (default: standard)", default="standard", metavar="DIR"
+)
+GRADER_PROMPT: Final = (
+    option("--variant", "grader prompt: grade-NAME.txt of the prompt set (default: gpt)", metavar="NAME"),
+    option("--system", "system prompt for the grader (default: none)", metavar="TEXT"),
+)
+CALLS: Final = (
+    option("--temperature", "sampling temperature (default: 0.7)", type=real, metavar="T"),
+    option("--max-tokens", "maximum tokens per reply (default: 1,024)", type=positive, metavar="N"),
+    option("--concurrency", "simultaneous calls", type=positive, metavar="N"),
+    option("--key", "environment variable that holds the key for the model's URL", metavar="VARIABLE"),
+    option("--max-usd", "budget for all calls of the run, in US dollars", type=above_zero, metavar="X"),
+)
+"""The settings of the calls of a command without an experiment file."""
+TRUST: Final = flag("--trust-code", "run checkers.py from the catalog's folder; read the file first")
+"""Lets `main` trust the code of catalogs while a command runs."""
+DRY_RUN: Final = flag("--dry-run", "print the expected calls, tokens and cost; call no model")
+WIDE_DRY_RUN: Final = flag("--wide", "with --dry-run: print all columns")
 PRICES: Final = option("--prices", "price file (default: the shipped one)", type=Path, metavar="FILE")
 
 
@@ -117,30 +141,31 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose errors suggest the nearest valid name."""
 
     _words: Sequence[str] = ()
-    """The command-line arguments that this parser parses."""
+    """The command-line arguments of this parser."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments, and store them for error messages."""
+        """Parse arguments, and keep them for error messages."""
         self._words = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error with a hint, and exit with 2. An unknown option may explain why another option is missing."""
+        """Print an error of argparse and exit with 2, naming unknown options, such as a misspelled required one."""
         unknown = []
         for word in takewhile(lambda word: word != "--", self._words):
             name = word.partition("=")[0]
             is_option = _OPTION.fullmatch(name) is not None  # other arguments, such as -.5 and "- a list", are values
             if is_option and not any(own.startswith(name) for own in self._option_string_actions):
                 unknown.append(name)
-        if unknown:
-            message = f"{self.prog} does not take {' '.join(unknown)}; {message}"
-        self.exit_with(message, self._option_hint(unknown))
+        message = message.replace("the following arguments are required:", "missing:").removeprefix("argument ")
+        rejected = f"unknown option {' '.join(unknown)}; " if unknown else ""
+        self.exit_with(f"{self.prog}: {rejected}{message}.", self._option_hint(unknown))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Print an error about arguments that the command does not accept, and exit with 2."""
+        """Print an error about unknown arguments, and exit with 2."""
         # The value of an unknown option may be a secret key.
         words = [word.partition("=")[0] if word.startswith("-") else word for word in unknown]
-        self.exit_with(f"{self.prog} does not take {' '.join(words)}.", self._option_hint(words))
+        kind = "option" if words[0].startswith("-") else "argument"
+        self.exit_with(f"{self.prog}: unknown {kind} {' '.join(words)}.", self._option_hint(words))
 
     def exit_with(self, message: str, hint: str) -> NoReturn:
         """Print an error and a hint, and exit with 2."""
@@ -149,10 +174,10 @@ class CommandParser(argparse.ArgumentParser):
     def _option_hint(self, unknown: Sequence[str]) -> str:
         options = [option for option in self._option_string_actions if option.startswith("--")]
         hints = [did_you_mean(word.partition("=")[0], options) for word in unknown if word.startswith("-")]
-        return " ".join([*filter(None, hints), f"{self.prog} --help lists the options."])
+        return " ".join([*filter(None, hints), f"`{self.prog} --help` lists all options."])
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise an error if a value is not one of the choices."""
+        """Reject a value that is not one of the choices."""
         if action.choices is None or value in action.choices:
             return
         choices = list(map(str, action.choices))
@@ -160,7 +185,7 @@ class CommandParser(argparse.ArgumentParser):
             error, listed = f"There is no command {value!r}.", f"Commands: {', '.join(choices)}."
         else:
             named = "/".join(action.option_strings) or action.dest
-            error, listed = f"{named} cannot be {value!r}.", f"Choose {', '.join(choices)}."
+            error, listed = f"{value!r} is not a valid value of {named}.", f"Choose one of {', '.join(choices)}."
         self.exit_with(error, name_hint(str(value), choices, otherwise=listed))
 
 
@@ -168,12 +193,10 @@ _OPTION: Final = re.compile(r"--?[^-\s\d.]\S*")
 
 
 def catalog_name(options: argparse.Namespace) -> str:
-    """Return the catalog that the user chose, or else the default catalog."""
+    """Return the name or folder of the chosen catalog, or else the default."""
     if options.name and options.catalog and options.name != options.catalog:
-        raise UserError(
-            f"Two catalogs are given: {options.name!r} and {options.catalog!r}.",
-            hint="Give either NAME or --catalog.",
-        )
+        both = f"{options.name!r} and --catalog {options.catalog!r}"
+        raise UserError(f"Two catalogs were given: {both}.", hint="Remove one of them.")
     return str(options.name or options.catalog or "paper")
 
 
@@ -188,12 +211,20 @@ def taken(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options with these names that have a value."""
+    """Return those of the named options that have a value."""
     return {name: value for name, value in taken(options, *names).items() if value is not None}
 
 
+def reject(options: argparse.Namespace, names: Sequence[str], why: str, *, hint: str) -> None:
+    """Raise an error if the user gave any of the named options; `why` completes "--X cannot be used ..."."""
+    is_given = {name: getattr(options, name) != options.parser.get_default(name) for name in names}
+    rejected = [f"--{name.replace('_', '-')}" for name in names if is_given[name]]
+    if rejected:
+        raise UserError(f"{listed(rejected)} cannot be used {why}.", hint=hint)
+
+
 def program() -> str:
-    """Return the command that runs skillmix from this folder: its name if the shell finds it, or else its path."""
+    """Return the command that starts skillmix from the current folder: `skillmix` if on the PATH, or else its path."""
     called = Path(sys.argv[0])
     is_script = called.name == "skillmix"
     on_path = which("skillmix") if is_script else None
@@ -214,31 +245,30 @@ def standard_input() -> str:
             LOG.info("reading standard input; end it with Ctrl-D")
         raw = sys.stdin.buffer.read(_LONGEST_INPUT + 1)
     except (AttributeError, ValueError):
-        raise UserError("Standard input is closed.", hint="Provide the text on standard input.") from None
+        raise UserError("Standard input is closed.", hint="Pipe the text in: skillmix … < FILE") from None
     if len(raw) > _LONGEST_INPUT:
-        raise UserError(f"Standard input has more than {_LONGEST_INPUT >> 20} MiB.", hint="Give one text.")
+        raise UserError(f"Standard input exceeds {_LONGEST_INPUT >> 20} MiB.", hint="Pipe in a single text.")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Encode the text as UTF-8."
-        ) from None
+        raise UserError(f"Standard input is not UTF-8 at byte {error.start}.", hint="Convert it to UTF-8.") from None
 
 
 def say_why_stopped(
     stopped: "StopReason | None", folder: Path, failed: "Mapping[Any, CallProblem] | None" = None
 ) -> int | None:
-    """Print how many calls failed and why no more were started. If the reason was a signal, return the exit status."""
+    """Print how many calls failed and why the calls stopped; return the exit status if a signal stopped them."""
     from skillmix.runs.scheduler import signal_of
 
     for key, problem in list((failed or {}).items())[:1]:
         LOG.warning(f"failed: {plural(len(failed or {}), 'call')}, such as {key}: {problem.reason}")
     signal = signal_of(stopped)
     if signal is not None:
-        LOG.warning(f"interrupted; all answers are in {folder}; rerun the same command to continue")
+        LOG.warning(f"interrupted; all replies are saved in {folder}; rerun the same command to continue")
         return 128 + signal
     if stopped is not None:
-        LOG.warning(f"stopped: {stopped.value}; raise it and rerun the command to continue")
+        remedy = "raise it" if stopped.name == "BUDGET" else "correct its settings"
+        LOG.warning(f"stopped: {stopped.value}; {remedy} and rerun the command to continue")
     return None
 
 

@@ -1,7 +1,4 @@
-"""Commands for getting started: `init`, `schema` and `completion` write files for users, editors and shells.
-
-`models` and `prices` list the models that an experiment can use, and their prices.
-"""
+"""Commands for getting started: `init`, `schema`, `completion`, `models` and `prices`."""
 
 import argparse
 import json
@@ -11,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from skillmix.commands.shared import command, flag, option, print_json, program
+from skillmix.commands import shared as cli
 from skillmix.errors import LOG, UserError
 from skillmix.render import wrapped
 
@@ -31,19 +28,22 @@ _NAMES: Final = {
     "zsh": ("_skillmix_names", '_skillmix_names() { _files; compadd -- @ ${(f)"$(ls runs 2>/dev/null)"} }'),
     "fish": ("(__fish_complete_path (commandline -ct)) @ (ls runs 2>/dev/null)", ""),
 }
-"""How each shell completes experiments and runs: files, names of shipped experiments (@) and folders of runs."""
+"""By shell, the completion of experiments and runs: files, shipped experiments (@) and folders in runs/.
+
+Each entry has the completing expression, and the code that defines its function.
+"""
 
 
-@command(
+@cli.command(
     "completion",
-    option("shell", "shell for which to write the script", choices=("bash", "zsh", "fish")),
+    cli.option("shell", "shell to write the script for", choices=("bash", "zsh", "fish")),
     has_json=False,
 )
 def completion(options: argparse.Namespace) -> int:
-    """Print a script that completes commands, options and runs in bash, zsh or fish.
+    """Print a completion script for bash, zsh or fish.
 
-    bash: source <(skillmix completion bash), also in ~/.bashrc. fish: skillmix completion fish >
-    ~/.config/fish/completions/skillmix.fish, once. zsh: skillmix completion zsh > _skillmix, in a directory of $fpath.
+    bash: add source <(skillmix completion bash) to ~/.bashrc. zsh: run skillmix completion zsh > _skillmix in a
+    directory of $fpath. fish: run skillmix completion fish > ~/.config/fish/completions/skillmix.fish.
     """
     import shtab
 
@@ -64,20 +64,20 @@ def completion(options: argparse.Namespace) -> int:
     return 0
 
 
-@command(
+@cli.command(
     "init",
-    option(
+    cli.option(
         "purpose",
         "; ".join(f"{name}: {words}" for name, words in PURPOSES.items()),
         choices=tuple(PURPOSES),
         metavar="|".join(PURPOSES),
     ),
-    option("--model", "the model, such as openai:NAME@http://localhost:8000/v1", metavar="SPEC"),
-    option("--output", "default: PURPOSE.yaml; never overwritten", type=Path, metavar="FILE"),
+    cli.option("--model", "the model, such as openai:NAME@http://localhost:8000/v1", metavar="SPEC"),
+    cli.option("--output", "new file (default: evaluate.yaml, data.yaml or tune.yaml)", type=Path, metavar="FILE"),
     has_json=False,
 )
 def init(options: argparse.Namespace) -> int:
-    """Write a commented experiment file to start from: evaluate a model, make data, or fine-tune."""
+    """Write a commented experiment file to edit: evaluate a model, make training data, or fine-tune a model."""
     file: Path = options.output or Path(f"{options.purpose}.yaml")
     shown = quote(str(file)) if str(file).isprintable() else "FILE"
     text = starter(options.purpose, model=options.model)
@@ -85,24 +85,22 @@ def init(options: argparse.Namespace) -> int:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text.replace("FILE", shown))
     except FileExistsError:
-        raise UserError(
-            f"{file} exists, and init does not overwrite files.", hint="Choose another file: --output."
-        ) from None
+        raise UserError(f"{file} already exists.", hint="Choose another file with --output.") from None
     print(file)
-    LOG.info(f"next: read the file, then: {program()} run {shown} --dry-run")
+    LOG.info(f"next: read the file, then run: {cli.program()} run {shown} --dry-run")
     return 0
 
 
-@command("schema", has_json=False)
+@cli.command("schema", has_json=False)
 def schema(_: argparse.Namespace) -> int:
-    """Print the JSON Schema of an experiment file, with which editors complete and check its keys."""
+    """Print the JSON Schema of experiment files, with which editors complete and check keys."""
     from skillmix.experiment.experiment import Experiment
 
-    return print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Experiment.model_json_schema()})
+    return cli.print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Experiment.model_json_schema()})
 
 
 def starter(purpose: str, *, model: str | None = None) -> str:
-    """Return the text of a starting file in which `model` replaces the first student's model."""
+    """Return the starter file for a purpose; `model` replaces the model of its first student."""
     from skillmix.files import SHIPPED
     from skillmix.models.specs import check_spec, uses_code
 
@@ -111,13 +109,13 @@ def starter(purpose: str, *, model: str | None = None) -> str:
         return text
     check_spec(model)
     if uses_code(model):
-        raise UserError(f"--model {model} only grades.", hint="Give a model that writes texts.")
+        raise UserError(f"{model} is a grader and writes no texts.", hint="Give a model with --model.")
     quoted = json.dumps(model, ensure_ascii=False)[1:-1]
     before, students, after = text.partition("\nstudents:")
     return before + students + _MODEL.sub(lambda _: quoted, after, count=1)
 
 
-@command("models", flag("--fetch", "download the bundled models into the cache"))
+@cli.command("models", cli.flag("--fetch", "download the bundled models into the cache first"))
 def models(options: argparse.Namespace) -> int:
     """List the forms of model strings and the bundled models."""
     from skillmix.models.bundled import SOURCES, bundled_model, bundled_models
@@ -127,11 +125,11 @@ def models(options: argparse.Namespace) -> int:
         bundled_model(name)
     providers, bundled = provider_forms(), bundled_models()
     if options.json:
-        return print_json({"providers": providers, "bundled": [asdict(model) for model in bundled]})
+        return cli.print_json({"providers": providers, "bundled": [asdict(model) for model in bundled]})
     for provider, about in providers.items():
         print(wrapped(f"{provider:<10} {about}", indent=11))
     for model in bundled:
-        where = f"in {model.folder}" if model.folder else f"fetched at first use ({model.download_mb} MB)"
+        where = f"in {model.folder}" if model.folder else f"downloaded at first use ({model.download_mb} MB)"
         facts = f"{model.spec}: {model.about}, {model.licence}, from {model.package}; {where}"
         print(f"\n{wrapped(facts, indent=2)}")
     return 0
@@ -141,34 +139,37 @@ _LONGEST_LIST: Final = 32 << 20
 _LIST_TIMEOUT: Final = 60.0
 
 
-@command(
+@cli.command(
     "prices",
-    option("specs", "further models to price", nargs="*", metavar="SPEC"),
-    option("--prices", "price file (default: the shipped one)", type=Path, metavar="FILE"),
-    option("--from", "price list: a JSON file or an https URL", dest="source", metavar="LIST"),
-    option("--output", "write the refreshed prices here", type=Path, metavar="FILE"),
+    cli.option("specs", "models to add from the price list", nargs="*", metavar="SPEC"),
+    cli.PRICES,
+    cli.option(
+        "--from", "price list of LiteLLM or OpenRouter: a JSON file or https URL", dest="source", metavar="LIST"
+    ),
+    cli.option("--output", "write the refreshed prices to this file", type=Path, metavar="FILE"),
 )
 def prices(options: argparse.Namespace) -> int:
-    """Show the prices of models, or refresh them from a price list with `--from LIST --output FILE`."""
+    """Print the prices of models, or refresh them with `--from LIST --output FILE`."""
     from skillmix.experiment.costs import load_prices, price_warnings, prices_as_yaml, refreshed_prices
 
     known = load_prices(options.prices)
     missing: list[str] = []
     if options.specs and not options.source:
-        raise UserError("Prices of further models come from a price list.", hint="Give the list with --from LIST.")
+        raise UserError("New models need a price list.", hint="Give one with --from LIST.")
     if options.source:
         content = _price_list(options.source)
         known, missing = refreshed_prices(known, options.specs, content, source=options.source)
         for spec in missing:
-            LOG.warning(f"{options.source} has no price of {spec}" + ("; keeping the old one" if spec in known else ""))
+            kept = "; the old price is kept" if spec in known else ""
+            LOG.warning(f"warning: {options.source} has no price for {spec}{kept}")
     shown = prices_as_yaml(known)
     if options.output:
         new = options.output.with_name(f"{options.output.name}.new")
         new.write_text(shown, encoding="utf-8")
         new.replace(options.output)
-        LOG.info(f"next: add --prices {options.output} to your command")
+        LOG.info(f"next: add --prices {options.output} to your commands")
     elif options.json:
-        return print_json({spec: asdict(price) for spec, price in known.items()})
+        return cli.print_json({spec: asdict(price) for spec, price in known.items()})
     else:
         print(shown, end="")
     for warning in price_warnings(known):
@@ -189,7 +190,7 @@ def _price_list(source: str) -> str:
         with urlopen(source, timeout=_LIST_TIMEOUT) as response:
             content: bytes = response.read(_LONGEST_LIST + 1)
     except (URLError, OSError, ValueError) as error:
-        raise UserError(f"{source} cannot be fetched: {error}.", hint="Download the list and give the file.") from None
+        raise UserError(f"{source} cannot be downloaded: {error}.", hint="Download it and give the file.") from None
     if len(content) > _LONGEST_LIST:
-        raise UserError(f"{source} has more than {_LONGEST_LIST >> 20} MiB.", hint="Check the address.")
+        raise UserError(f"{source} exceeds {_LONGEST_LIST >> 20} MiB.", hint="Check the URL.")
     return content.decode("utf-8", "replace")

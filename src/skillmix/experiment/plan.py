@@ -110,16 +110,6 @@ def step_cells(
         yield _drawn_cell(step, cell, experiment, catalog, around)
 
 
-def first_combination(experiment: Experiment, catalog: Catalog) -> tuple[str, Combination] | None:
-    """Return the first combination of an experiment's smallest k, and its catalog; None if nothing is drawn."""
-    cells = [(step, cell) for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
-    if not cells:
-        return None
-    step, smallest = min(cells, key=lambda one: one[1].k)
-    drawn = _drawn_cell(step, replace(smallest, count=1), experiment, catalog, _NOTHING)
-    return smallest.catalog or experiment.catalog, drawn.combinations[0]
-
-
 def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: Catalog, around: Around) -> PlannedCell:
     place = place_of(cell, experiment, catalog)
     if cell.purpose == "training":
