@@ -12,7 +12,7 @@ from pathlib import Path
 from skillmix.checkers.passage import Passage, passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem
-from skillmix.frequencies.documents import ReadCounts, corpus_files, documents_of
+from skillmix.frequencies.documents import ReadCounts, corpus_files, documents_of, require_readable
 
 SIZES = (1, 2, 3, 4)
 WINDOWS = 5000  # of each size in each folder
@@ -42,8 +42,10 @@ def main(folders: list[Path]) -> None:
 
 
 def _paragraphs(folder: Path) -> Iterator[Passage]:
-    for document in documents_of(corpus_files([folder]), text_field="text", counts=ReadCounts()):
+    counts = ReadCounts()
+    for document in documents_of(corpus_files([folder]), text_field="text", counts=counts):
         yield from map(passage_of, document.paragraphs)
+    require_readable(counts, "text")
 
 
 def _windows(paragraphs: list[Passage], size: int) -> list[str]:

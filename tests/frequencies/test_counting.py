@@ -97,7 +97,7 @@ def test_unreadable_rows_are_unknown_and_the_intervals_still_hold_the_truth(made
 def test_a_grader_that_refuses_leaves_unknown_answers_and_says_so(made: dict[str, float]) -> None:
     counted = count_skills(wanted(grader={"model": "scripted:grader?refusal=0.3"}, n=100))
 
-    assert counted.failed
+    assert counted.counts.failed
     assert counted.result.unknown > 0
     assert all(one.asked == 100 for one in counted.result.skills)
 

@@ -23,13 +23,16 @@ from skillmix.frequencies.documents import (
     check_files,
     corpus_files,
     documents_of,
+    require_readable,
 )
 
 
 def read(*sources: Path, field: str = "text") -> tuple[list[tuple[str, list[str]]], ReadCounts]:
     counts = ReadCounts()
     found = documents_of(corpus_files(sources), text_field=field, counts=counts)
-    return [(Path(d.place).name, list(d.paragraphs)) for d in found], counts
+    read = [(Path(d.place).name, list(d.paragraphs)) for d in found]
+    require_readable(counts, field)
+    return read, counts
 
 
 def test_blank_lines_separate_paragraphs_and_wrapped_lines_are_joined(tmp_path: Path) -> None:
@@ -236,7 +239,7 @@ def test_a_sample_reports_what_was_left_out_of_a_folder(tmp_path: Path) -> None:
 
     drawn = draw(FrequencyWanted((folder,), {}, n=5))
 
-    assert drawn.skipped == {OUTER_LINK: 1}
+    assert drawn.counts.skipped == {OUTER_LINK: 1}
     assert not any("Secret" in passage.text for passage in drawn.passages)
 
 

@@ -127,8 +127,8 @@ def test_text_json_and_parquet_files_of_the_same_documents_give_the_same_sample(
         draw(FrequencyWanted((tmp_path / kind,), {}, n=25, words=20)) for kind in ("txt", "one", "many", "parquet")
     ]
 
-    assert len({one.sample.ids for one in drawn}) == 1
-    assert {(one.sample.total, one.documents) for one in drawn} == {(drawn[0].sample.total, 60)}
+    assert len({one.ids for one in drawn}) == 1
+    assert {(one.total, one.counts.documents) for one in drawn} == {(drawn[0].total, 60)}
     assert len({p.document for p in drawn[0].passages}) > 15
 
 

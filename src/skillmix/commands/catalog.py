@@ -301,14 +301,14 @@ def frequency(options: argparse.Namespace) -> int:
     if options.dry_run:
         estimate = estimate_counting(wanted)
         if options.json:
-            return cli.print_json(estimate.as_json())
+            return cli.print_json(asdict(estimate))
         passages, calls = plural(estimate.passages, "passage"), plural(estimate.calls, "call")
         tokens = f"{plural(estimate.input_tokens, 'token')} in and {estimate.output_tokens:,} out"
         cost = "unknown" if estimate.cost_usd is None else f"{estimate.cost_usd:.2f}"
         print(f"{passages}, {calls}, about {tokens}, {cost} US dollars")
         return 0
     counted = count_skills(wanted)
-    signal_status = cli.say_why_stopped(counted.counts.stopped, counted.run.path, counted.failed)
+    signal_status = cli.say_why_stopped(counted.counts.stopped, counted.run.path, counted.counts.failed)
     if signal_status is not None:
         return signal_status
     result = counted.result

@@ -1,12 +1,12 @@
-"""Count how common each skill of a catalog is in a corpus: draw passages, ask graders about them, and estimate shares.
+"""Measure the frequency of each skill in a corpus: draw passages, ask a grader about them, and estimate shares.
 
-Everything is stored in a run: the sample, the journal of calls and the result. Repeating the command makes only the
-missing calls, and writes the same files.
+A run stores the sample, the journal of calls and the result. Repeating the command makes only the missing calls and
+writes the same files.
 
 `passages.jsonl` contains the passages, and `sample.json` contains the settings and counts of the draw. `sample.json` is
-written last, so the sample is complete if this file exists. If the files of the corpus have not changed, the stored
-sample is used without reading the corpus again. Otherwise, a new sample is drawn, and it must begin with the stored
-sample, because a run is about one corpus.
+written last, so if it exists, the sample is complete. If the files of the corpus have not changed, the stored sample is
+used without reading the corpus again. Otherwise, a new sample is drawn, which must begin with the stored sample,
+because a run belongs to one corpus.
 """
 
 import asyncio
@@ -15,20 +15,18 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.calls import CallProblem
-from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.own_code import require_trust
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.costs import load_prices, usual_tokens_in
-from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
+from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.files import write_whole
 from skillmix.frequencies.documents import (
     FEWEST_WORDS,
@@ -39,12 +37,12 @@ from skillmix.frequencies.documents import (
     check_files,
     corpus_files,
     documents_of,
-    files_error,
     merged,
     passages_of,
+    require_readable,
 )
 from skillmix.frequencies.frequency_file import FrequencyResult, require_own_list, skill_shares
-from skillmix.frequencies.questions import GRADER, PassagePrompt, PassageQuestions, load_passage_prompt, with_code
+from skillmix.frequencies.questions import GRADER, PassageQuestions, load_passage_prompt, with_code
 from skillmix.grading.answers import count_sentences
 from skillmix.hashing import short_id
 from skillmix.prompts.rubric import Phrases
@@ -60,13 +58,13 @@ from skillmix.steps.checks import prices_by_model, probe_settings
 WORDS: Final = 100
 """The default length of a passage in words, which is about one paragraph."""
 _LARGE: Final = 64 << 20
-"""The size in bytes below which a corpus can be read faster than further processes would start."""
+"""A smaller corpus, in bytes, is read by one process, because starting more would take longer than reading."""
 _MOST_READERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencyWanted:
-    """The settings of a count: catalog, corpus and grader."""
+    """The settings of a measurement."""
 
     corpus: tuple[Path, ...]
     grader: dict[str, object]
@@ -85,7 +83,7 @@ class FrequencyWanted:
     max_usd: float | None = None
     max_calls: int | None = None
     readers: int | None = None
-    """The number of processes that read files, by default one for a small corpus. It does not affect the sample."""
+    """The number of processes that read files; does not affect the sample. By default, a small corpus has one."""
 
     def __post_init__(self) -> None:
         for name, least in (("n", 1), ("words", 10), ("skills_per_call", 1)):
@@ -93,28 +91,10 @@ class FrequencyWanted:
             if value < least:
                 raise UserError(f"{name} = {value} is too small.", hint=f"Choose {least} or more.")
         if not 0 < self.threshold < 1:
-            raise UserError(
-                f"The threshold {self.threshold:g} is not a share between 0 and 1.", hint="Choose one such as 0.05."
-            )
+            raise UserError(f"The threshold {self.threshold:g} is not between 0 and 1.", hint="Use one such as 0.05.")
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnSample:
-    """A sample, and counts of what was read."""
-
-    sample: PassageSample
-    files: int
-    documents: int
-    skipped: dict[str, int]
-    """The number of unused files, lines and records, by reason."""
-
-    @property
-    def passages(self) -> tuple[SampledPassage, ...]:
-        """Return the passages in order."""
-        return self.sample.passages
-
-
-def draw(wanted: FrequencyWanted) -> DrawnSample:
+def draw(wanted: FrequencyWanted) -> PassageSample:
     """Read a corpus once, and draw passages from it."""
     left_out: Counter[str] = Counter()
     files = corpus_files(wanted.corpus, skipped=left_out)
@@ -129,76 +109,61 @@ def draw(wanted: FrequencyWanted) -> DrawnSample:
     else:
         with ProcessPoolExecutor(readers, mp_context=get_context("spawn")) as pool:
             parts = list(pool.map(partial(_read, wanted=wanted), [[file] for file in files]))
-    faults = [fault for _, counts in parts for fault in counts.file_faults]
-    if faults:
-        raise files_error(faults, wanted.text_field)
-    sample = merged([sample for sample, _ in parts], n=wanted.n, seed=wanted.seed)
+    sample = merged(parts, n=wanted.n, seed=wanted.seed)
+    require_readable(sample.counts, wanted.text_field)
     if not sample.passages:
         raise UserError(
             f"The corpus has no passage: no document has {FEWEST_WORDS} words or more.",
             hint="Check the files, and --field for JSON Lines and Parquet.",
         )
-    skipped = sum((counts.skipped for _, counts in parts), start=left_out)
-    return DrawnSample(
-        sample,
-        files=sum(counts.files for _, counts in parts),
-        documents=sum(counts.documents for _, counts in parts),
-        skipped=dict(sorted(skipped.items())),
-    )
+    skipped = Counter(dict(sorted((sample.counts.skipped + left_out).items())))
+    return replace(sample, counts=replace(sample.counts, skipped=skipped))
 
 
-def _read(files: Sequence[Path], wanted: FrequencyWanted) -> tuple[PassageSample, ReadCounts]:
-    sampler = PassageSampler(wanted.n, wanted.seed)
-    counts = ReadCounts()
-    try:
-        for document in documents_of(files, text_field=wanted.text_field, counts=counts):
-            for text in passages_of(document.paragraphs, words=wanted.words):
-                sampler.add(text, document.place)
-    except UserError:
-        if not counts.file_faults:
-            raise
-    return sampler.sample(), counts
+def _read(files: Sequence[Path], wanted: FrequencyWanted) -> PassageSample:
+    sampler, counts = PassageSampler(wanted.n, wanted.seed), ReadCounts()
+    for document in documents_of(files, text_field=wanted.text_field, counts=counts):
+        for text in passages_of(document.paragraphs, words=wanted.words):
+            sampler.add(text, document.place)
+    return replace(sampler.sample(), counts=counts)
 
 
 _PASSAGES: Final = "passages.jsonl"
 _FACTS: Final = "sample.json"
 
 
-def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> DrawnSample:
+def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> PassageSample:
     """Return a run's sample if it is large enough and the files are unchanged, otherwise draw one; write nothing."""
     stored = _stored(folder)
     if stored is None:
         return draw(wanted)
     old, facts = stored
-    first = replace(old, sample=PassageSample(old.passages[: wanted.n], old.sample.total))
+    first = replace(old, passages=old.passages[: wanted.n])
     if facts.get("state") == _state_of(wanted) and facts.get("n", 0) >= wanted.n:
         return first
     new = draw(wanted)
     shared = min(len(old.passages), len(new.passages))
-    if old.sample.ids[:shared] != new.sample.ids[:shared] or old.sample.total != new.sample.total:
+    if old.ids[:shared] != new.ids[:shared] or old.total != new.total:
         raise UserError(
             f"The sample in {folder} is from another corpus, or was drawn with another seed or passage length.",
-            hint="Restore them, or use a separate run for the new corpus with --run.",
+            hint="Restore the corpus and the settings, or name another run with --run.",
         )
     return new if len(new.passages) > len(old.passages) else first
 
 
-def store_sample(folder: Path, drawn: DrawnSample, wanted: FrequencyWanted) -> None:
+def store_sample(folder: Path, sample: PassageSample, wanted: FrequencyWanted) -> None:
     """Store a sample, unless the stored sample is as large; the caller must have locked the run."""
     stored = _stored(folder)
-    if stored is not None and len(stored[0].passages) >= len(drawn.passages):
+    if stored is not None and len(stored[0].passages) >= len(sample.passages):
         return
-    lines = [json.dumps(asdict(passage), ensure_ascii=False) for passage in drawn.passages]
+    lines = [json.dumps(asdict(passage), ensure_ascii=False) for passage in sample.passages]
     facts = {
         "n": wanted.n,
         "seed": wanted.seed,
         "words": wanted.words,
         "field": wanted.text_field,
-        "files": drawn.files,
-        "documents": drawn.documents,
-        "passages": drawn.sample.total,
-        "skipped": drawn.skipped,
-        "hash": _hash_of(drawn.sample),
+        **_corpus_facts(sample),
+        "hash": _hash_of(sample),
         "state": _state_of(wanted),
     }
     (folder / _FACTS).unlink(missing_ok=True)
@@ -206,16 +171,23 @@ def store_sample(folder: Path, drawn: DrawnSample, wanted: FrequencyWanted) -> N
     write_whole(folder / _FACTS, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
 
 
-def _stored(folder: Path) -> tuple[DrawnSample, dict[str, Any]] | None:
+def _corpus_facts(sample: PassageSample) -> dict[str, Any]:
+    """Return the counts of a corpus in the form in which `sample.json` and `frequencies.json` contain them."""
+    counts = sample.counts
+    numbers = {"files": counts.files, "documents": counts.documents, "passages": sample.total}
+    return {**numbers, "skipped": dict(counts.skipped)}
+
+
+def _stored(folder: Path) -> tuple[PassageSample, dict[str, Any]] | None:
     """Return the stored sample and its facts; None if there is no stored sample."""
     if not (folder / _FACTS).exists():
         return None
     try:
         facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
         lines = (folder / _PASSAGES).read_text(encoding="utf-8").split("\n")
+        counts = ReadCounts(facts["files"], facts["documents"], Counter(facts["skipped"]))
         passages = tuple(SampledPassage(**json.loads(line)) for line in lines if line)
-        sample = PassageSample(passages, int(facts["passages"]))
-        drawn = DrawnSample(sample, facts["files"], facts["documents"], facts["skipped"])
+        sample = PassageSample(passages, int(facts["passages"]), counts)
         is_whole = facts["hash"] == _hash_of(sample)
     except (ValueError, TypeError, KeyError, OSError):
         is_whole = False
@@ -224,7 +196,7 @@ def _stored(folder: Path) -> tuple[DrawnSample, dict[str, Any]] | None:
             f"The sample in {folder} is damaged.",
             hint=f"Delete {_FACTS} and {_PASSAGES}; the same passages are drawn again.",
         )
-    return drawn, facts
+    return sample, facts
 
 
 def _hash_of(sample: PassageSample) -> str:
@@ -248,12 +220,7 @@ class Counted:
 
     run: Run
     result: FrequencyResult
-    counts: CallCounts = field(default_factory=CallCounts)
-
-    @property
-    def failed(self) -> dict[str, CallProblem]:
-        """Return the calls without an outcome, with their problems."""
-        return {str(key): problem for key, problem in self.counts.failed.items()}
+    counts: CallCounts
 
     @property
     def is_complete(self) -> bool:
@@ -262,12 +229,13 @@ class Counted:
 
 
 def count_skills(wanted: FrequencyWanted) -> Counted:
-    """Count the skills of a catalog in a corpus."""
-    plan = _plan(wanted)
+    """Measure the frequency of each skill of a catalog in a corpus."""
+    experiment, questions = _planned(wanted)
+    settings = questions.grader
     if wanted.list_file is not None:
         require_own_list(wanted.list_file)
     run = new_run(wanted.run)
-    catalog_hash, prompt_hash = plan.catalog.content_hash(), plan.prompt.content_hash()
+    catalog_hash, prompt_hash = questions.catalog.content_hash(), questions.prompt.content_hash()
     # The run's experiment.yaml contains everything that determines its calls, except n, which may increase.
     document: dict[str, object] = {
         "name": run.name,
@@ -279,7 +247,7 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
         "criteria": asdict(Phrases()),
         "steps": [{"name": STEP, "stage": STEP}],
         "frequency": {
-            "grader": plan.settings.model_dump(mode="json", exclude=_SPEED_AND_ACCESS),
+            "grader": settings.model_dump(mode="json", exclude=_SPEED_AND_ACCESS),
             "prompt_hash": prompt_hash,
             "words": wanted.words,
             "field": wanted.text_field,
@@ -288,61 +256,56 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
     }
     run.require_same_import(document)
     check_files(corpus_files(wanted.corpus), text_field=wanted.text_field)
-    prices = prices_by_model(plan.experiment, load_prices(wanted.prices)) if plan.asked else {}
-    if plan.asked:
-        asyncio.run(probe_settings({f"grader:{GRADER}": plan.settings}))
-    drawn = stored_or_drawn(run.path, wanted)
-    counts = CallCounts()
+    prices = prices_by_model(experiment, load_prices(wanted.prices)) if questions.skills else {}
+    if questions.skills:
+        asyncio.run(probe_settings({f"grader:{GRADER}": settings}))
+    sample = stored_or_drawn(run.path, wanted)
+    passages, counts = sample.passages, CallCounts()
+    questions = replace(questions, passages=passages)
     with run.write() as journal:
         run.begin_import(document)
-        store_sample(run.path, drawn, wanted)
-        questions = plan.questions(drawn)
-        if plan.asked:
-            limits = plan.experiment.budget
+        store_sample(run.path, sample, wanted)
+        if questions.skills:
+            limits = experiment.budget
             spent = journal.spent()
             budget = Budget(prices, spent=spent, max_calls=limits.max_calls, max_usd=limits.max_usd)
             journal.add_combinations(questions.all_chunks())
-            with RunProgress([Work(STEP, f"calls: {plan.settings.asked}", questions.count)]) as progress:
-                context = StepContext(plan.experiment, plan.catalog, run, journal, budget, progress)
-                models = {f"grader:{GRADER}": plan.settings}
+            with RunProgress([Work(STEP, f"calls: {settings.asked}", questions.count)]) as progress:
+                context = StepContext(experiment, questions.catalog, run, journal, budget, progress)
+                models = {f"grader:{GRADER}": settings}
                 call_models(STEP, models, questions.tasks(), questions.follow, context, counts)
         run.note_invocation({"command": "frequency"})
     answers: dict[str, dict[str, bool | None]] = {}
-    if plan.asked:
+    if questions.skills:
         with run.read() as reader:
             answers = questions.answers(reader)
-    if plan.settings.has_code:
-        answers = with_code(answers, drawn.passages, plan.skills)
-    passages, n = drawn.passages, len(drawn.passages)
+    skills = [skill.name for skill in questions.catalog.skills]
+    if settings.has_code:
+        answers = with_code(answers, passages, skills)
     result = FrequencyResult(
         catalog=wanted.catalog,
         catalog_hash=catalog_hash,
-        grader=plan.settings.model,
-        prompt_hash=prompt_hash if plan.asked else None,
+        grader=settings.model,
+        prompt_hash=prompt_hash if questions.skills else None,
         seed=wanted.seed,
         words=wanted.words,
         threshold=wanted.threshold,
-        corpus={
-            "files": drawn.files,
-            "documents": drawn.documents,
-            "passages": drawn.sample.total,
-            "skipped": drawn.skipped,
-        },
-        passages=n,
+        corpus=_corpus_facts(sample),
+        passages=len(passages),
         documents=len({passage.document for passage in passages}),
         repeated=sum(passage.occurrences > 1 for passage in passages),
-        sentences_per_passage=sum(count_sentences(passage.text) for passage in passages) / n,
-        words_per_passage=sum(len(passage.text.split()) for passage in passages) / n,
-        skills=tuple(skill_shares(plan.skills, passages, answers, threshold=wanted.threshold)),
+        sentences_per_passage=sum(count_sentences(passage.text) for passage in passages) / len(passages),
+        words_per_passage=sum(len(passage.text.split()) for passage in passages) / len(passages),
+        skills=tuple(skill_shares(skills, passages, answers, threshold=wanted.threshold)),
     )
-    if signal_of(counts.stopped) is None:  # an interrupted count has a result only after it is continued and finished
+    if signal_of(counts.stopped) is None:  # after an interruption, the resumed command stores the result
         result.store(run.path, list_file=wanted.list_file)
     return Counted(run, result, counts)
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencyEstimate:
-    """The calls, tokens and cost of counting, estimated before any call."""
+    """The calls, tokens and cost of a measurement, estimated before any call."""
 
     passages: int
     calls: int
@@ -351,58 +314,23 @@ class FrequencyEstimate:
     cost_usd: float | None
     """None if the grader's price is unknown."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the documented form of `frequency --dry-run --json`."""
-        return asdict(self)
-
 
 def estimate_counting(wanted: FrequencyWanted) -> FrequencyEstimate:
     """Draw the sample and estimate the calls, without making calls or writing files."""
-    plan = _plan(wanted)
-    drawn = draw(wanted)
-    if not plan.asked:
-        return FrequencyEstimate(len(drawn.passages), 0, 0, 0, 0.0)
-    questions = plan.questions(drawn)
-    price = prices_by_model(plan.experiment, load_prices(wanted.prices))[f"grader:{GRADER}"]
+    experiment, questions = _planned(wanted)
+    questions = replace(questions, passages=draw(wanted).passages)
+    passages = len(questions.passages)
+    if not questions.skills:
+        return FrequencyEstimate(passages, 0, 0, 0, 0.0)
+    price = prices_by_model(experiment, load_prices(wanted.prices))[f"grader:{GRADER}"]
     characters = sum(len(m.content) for task in questions.tasks() for m in task.request.messages)
-    tokens_in = round(usual_tokens_in(characters))
-    tokens_out = len(drawn.passages) * len(plan.asked) * _TOKENS_OF_A_ROW
+    tokens_in, tokens_out = round(usual_tokens_in(characters)), passages * len(questions.skills) * _TOKENS_OF_A_ROW
     cost = price.of(tokens_in, tokens_out) if price else None
-    return FrequencyEstimate(len(drawn.passages), questions.count, tokens_in, tokens_out, cost)
+    return FrequencyEstimate(passages, questions.count, tokens_in, tokens_out, cost)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Decisions made before the corpus is read."""
-
-    wanted: FrequencyWanted
-    catalog: Catalog
-    experiment: Experiment
-    prompt: PassagePrompt
-
-    @property
-    def settings(self) -> GraderSettings:
-        return self.experiment.graders[GRADER]
-
-    @property
-    def skills(self) -> list[str]:
-        return [skill.name for skill in self.catalog.skills]
-
-    @property
-    def asked(self) -> list[str]:
-        """Return the skills about which a model must be asked."""
-        if self.settings.asked is None:
-            return []
-        return [s for s in self.skills if not self.settings.has_code or checker_of(s) is None]
-
-    def questions(self, drawn: DrawnSample) -> PassageQuestions:
-        wanted = self.wanted
-        return PassageQuestions(
-            drawn.passages, self.asked, self.catalog, self.settings, self.prompt, wanted.seed, wanted.skills_per_call
-        )
-
-
-def _plan(wanted: FrequencyWanted) -> _Plan:
+def _planned(wanted: FrequencyWanted) -> tuple[Experiment, PassageQuestions]:
+    """Load and check the grader, the budget and the questions, which have no passages yet."""
     catalog = load_catalog(wanted.catalog)
     document = {
         "name": Path(wanted.run).name,
@@ -412,11 +340,16 @@ def _plan(wanted: FrequencyWanted) -> _Plan:
         "budget": {"max_usd": wanted.max_usd, "max_calls": wanted.max_calls},
         "steps": [],
     }
-    plan = _Plan(wanted, catalog, experiment_of(document, source="frequency"), load_passage_prompt(wanted.prompt))
-    if plan.settings.has_code:
+    experiment, prompt = experiment_of(document, source="frequency"), load_passage_prompt(wanted.prompt)
+    settings = experiment.graders[GRADER]
+    if settings.has_code:
         require_trust(catalog.code)
-    if plan.settings.asked is None:
-        require_checkers(catalog, plan.skills, plan.settings.model)
-    if plan.settings.votes != 1:
-        raise UserError(f"rounds = {plan.settings.votes} is not possible here.", hint="Each question is asked once.")
-    return plan
+    names = [skill.name for skill in catalog.skills]
+    if settings.asked is None:
+        require_checkers(catalog, names, settings.model)
+        names = []
+    elif settings.has_code:
+        names = [name for name in names if checker_of(name) is None]
+    if settings.votes != 1:
+        raise UserError(f"rounds = {settings.votes} is not possible here.", hint="Each question is asked once.")
+    return experiment, PassageQuestions((), names, catalog, settings, prompt, wanted.seed, wanted.skills_per_call)

@@ -1,13 +1,13 @@
-"""Read the documents of a corpus of any size, which may be untrusted, and draw a sample of passages.
+"""Read the documents of a corpus, which may be large and untrusted, and draw a sample of passages.
 
 Unusable lines are skipped and counted by reason. An unusable file is a fault, and one error lists the faults of all
-files. A document is a stream of paragraphs, so that a file of any size needs little memory.
+files. A document is read as a stream of paragraphs, so memory use does not depend on the size of a file.
 
 A passage is a part of a document with about `words` words that ends at the end of a sentence. The rank of a passage is
 a hash of the seed and the text, and the sample consists of the passages with the lowest ranks. The sample therefore
-depends only on the texts, and not on the order, names, number or format of the files. A passage that occurs several
-times is drawn only once. Its occurrences are counted exactly, because a passage that is in the final sample has been in
-the sample since its first occurrence.
+depends only on the texts, and not on the order, names, number or format of the files. A repeated passage is drawn only
+once. Its occurrences are counted exactly, because a passage in the final sample has been in the sample since its first
+occurrence.
 """
 
 import gzip
@@ -18,13 +18,12 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from heapq import heappush, heapreplace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from skillmix.calls import clean_text, text_id
 from skillmix.errors import UserError, faults_error
@@ -36,20 +35,20 @@ _PARQUET: Final = (".parquet",)
 ENDINGS: Final = (*_TEXT, *_JSON_LINES, *_PARQUET)
 """File name endings that can be read."""
 _SKIPPED: Final = (".", "_")
-"""First characters of the names of files that do not contain texts."""
+"""Files whose names begin with these characters are ignored."""
 _LONGEST_LINE: Final = 64 << 20
-"""The length in bytes above which a line of JSON is skipped."""
+"""Longer lines of JSON, in bytes, are skipped."""
 LONGEST_PARAGRAPH: Final = 1 << 20
-"""The longest paragraph in characters; a longer one is split."""
+"""Longer paragraphs, in characters, are split."""
 _FIRST_PART: Final = 1 << 16
-"""The number of characters at the start of a document that determine how paragraphs are separated."""
+"""The number of characters at the start of a document that are searched for blank lines."""
 
 NOT_JSON: Final = "lines that are not JSON"
 NO_TEXT: Final = "records without text in the field"
 TOO_LONG: Final = f"lines of more than {_LONGEST_LINE >> 20} MiB"
 NOT_UTF8: Final = "documents with bytes that are not UTF-8, which were replaced"
-OUTER_LINK: Final = "links in a folder that lead out of it or nowhere"
-UNKNOWN_KIND: Final = "files in a folder that are of no known kind"
+OUTER_LINK: Final = "links in a folder that lead out of it or to nothing"
+UNKNOWN_KIND: Final = "files of another type in a folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class CorpusDocument:
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Counts of the parts of a corpus that were read, and of unusable parts."""
+    """Counts of the files and documents read, and of unusable lines, records and files."""
 
     files: int = 0
     documents: int = 0
@@ -73,42 +72,34 @@ class ReadCounts:
 
 
 def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None) -> list[Path]:
-    """Return the source files; for a folder, return all its readable files, sorted by name.
+    """Return the source files; replace each folder with the readable files below it, sorted by name.
 
     A source may be a link. A link inside a folder is followed only if it leads into the same folder, because an
     untrusted corpus must not select other files on this machine. Skipped files are counted in `skipped`.
     """
+    skipped = Counter() if skipped is None else skipped
     files, faults = list[Path](), list[str]()
     for source in sources:
         try:
-            is_folder, is_file = source.is_dir(), source.is_file()
+            if source.is_dir():
+                files += _files_below(source, skipped, faults)
+            elif not source.is_file():
+                faults.append(f"there is no {source}")
+            elif not source.name.lower().endswith(ENDINGS):
+                faults.append(f"{source} is not a text, JSON Lines or Parquet file")
+            else:
+                files.append(source)
         except OSError as error:
             faults.append(f"{source} cannot be read: {error.strerror or error}")
-            continue
-        if is_folder:
-            found, left_out, own = _files_below(source)
-            files += found
-            if skipped is not None:
-                skipped.update(left_out)
-            if not found and not own:
-                more = "".join(f"; it has {count} {reason}" for reason, count in sorted(left_out.items()))
-                own = [f"the folder {source} has no file of a known kind{more}"]
-            faults += own
-        elif not is_file:
-            faults.append(f"there is no {source}")
-        elif not source.name.lower().endswith(ENDINGS):
-            faults.append(f"{source} is not a file of a known kind")
-        else:
-            files.append(source)
     if faults or not files:
-        raise faults_error("--corpus", faults or ["no file is named"], hint=f"Known endings: {', '.join(ENDINGS)}.")
-    by_path = {file.resolve(): file for file in reversed(files)}  # a file that is listed twice counts once
+        raise faults_error("--corpus", faults or ["no file given"], hint=f"Known endings: {', '.join(ENDINGS)}.")
+    by_path = {file.resolve(): file for file in reversed(files)}  # count a file that is listed twice only once
     return list(reversed(by_path.values()))
 
 
-def _files_below(folder: Path) -> tuple[list[Path], Counter[str], list[str]]:
-    """Return the readable files, the counts of skipped files, and the faults."""
-    found, skipped, faults = list[Path](), Counter[str](), list[str]()
+def _files_below(folder: Path, skipped: Counter[str], faults: list[str]) -> list[Path]:
+    """Return the readable files below a folder; add the others to the counts, and errors to the faults."""
+    found, own_skipped, faults_before = list[Path](), Counter[str](), len(faults)
     root, paths = folder.resolve(), list[Path]()
 
     def note_fault(error: OSError) -> None:
@@ -120,42 +111,41 @@ def _files_below(folder: Path) -> tuple[list[Path], Counter[str], list[str]]:
     for path in sorted(path for path in paths if not path.name.startswith(_SKIPPED)):
         try:
             if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(root)):
-                skipped[OUTER_LINK] += 1
+                own_skipped[OUTER_LINK] += 1
+            elif path.is_file() and path.name.lower().endswith(ENDINGS):
+                found.append(path)
             elif path.is_file():
-                is_known = path.name.lower().endswith(ENDINGS)
-                found += [path] if is_known else []
-                skipped[UNKNOWN_KIND] += not is_known
+                own_skipped[UNKNOWN_KIND] += 1
         except (OSError, RuntimeError) as error:  # circular links raise RuntimeError before Python 3.13
             faults.append(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
-    return found, +skipped, faults
+    skipped.update(own_skipped)
+    if not found and len(faults) == faults_before:
+        reasons = "".join(f"; it has {count} {reason}" for reason, count in sorted(own_skipped.items()))
+        faults.append(f"the folder {folder} has no text, JSON Lines or Parquet file{reasons}")
+    return found
 
 
 def documents_of(files: Sequence[Path], *, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
-    """Yield the documents of all files in order; one error at the end lists the files that cannot be read."""
+    """Yield the documents of all files in order, and add faults of files to the counts."""
     for file in files:
         yield from _documents_in(file, text_field, counts)
-    if counts.file_faults:
-        raise files_error(counts.file_faults, text_field)
 
 
 def check_files(files: Sequence[Path], *, text_field: str) -> None:
-    """Read the first document of each file, to find most faults before starting to read a large corpus."""
+    """Read the first document of each file, to find most faults before reading a large corpus."""
     counts = ReadCounts()
     for file in files:
         for document in _documents_in(file, text_field, counts):
             next(document.paragraphs, None)
             break
+    require_readable(counts, text_field)
+
+
+def require_readable(counts: ReadCounts, text_field: str) -> None:
+    """Raise one error that lists the files that cannot be read, if there are any."""
     if counts.file_faults:
-        raise files_error(counts.file_faults, text_field)
-
-
-def files_error(faults: Sequence[str], text_field: str) -> UserError:
-    """Make the error about files that cannot be read."""
-    return faults_error(
-        "--corpus",
-        faults,
-        hint=f"Fix or remove these files. Texts were read from --field {text_field}.",
-    )
+        hint = f"Fix or remove these files. The text is expected in --field {text_field}."
+        raise faults_error("--corpus", counts.file_faults, hint=hint)
 
 
 def _documents_in(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
@@ -163,25 +153,20 @@ def _documents_in(file: Path, text_field: str, counts: ReadCounts) -> Iterator[C
     read = _read_json_lines if name.endswith(_JSON_LINES) else _read_parquet if name.endswith(_PARQUET) else _read_text
     before, skipped_before = counts.documents, counts.skipped.total()
     counts.files += 1
-
-    def whole(paragraphs: Iterator[str]) -> Iterator[str]:
-        """Yield paragraphs, and count faults of the file that appear only while its paragraphs are being read."""
-        with _noting_faults(file, counts):
-            yield from paragraphs
-
-    with _noting_faults(file, counts):
-        for document in read(file, text_field, counts):
-            counts.documents += 1
-            yield replace(document, paragraphs=whole(document.paragraphs))
-        if counts.documents == before and counts.skipped.total() > skipped_before:
-            counts.file_faults.append(f"{file} has no usable text in any of its lines")
+    for document in _until_fault(read(file, text_field, counts), file, counts):
+        counts.documents += 1
+        yield replace(document, paragraphs=_until_fault(document.paragraphs, file, counts))
+    if counts.documents == before and counts.skipped.total() > skipped_before:
+        counts.file_faults.append(f"{file} has no usable text in any of its lines")
 
 
-@contextmanager
-def _noting_faults(file: Path, counts: ReadCounts) -> Iterator[None]:
-    """Count a fault of the file instead of raising it."""
+_Item = TypeVar("_Item")
+
+
+def _until_fault(items: Iterator[_Item], file: Path, counts: ReadCounts) -> Iterator[_Item]:
+    """Yield items until the file cannot be read further, and count the fault instead of raising it."""
     try:
-        yield
+        yield from items
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         counts.file_faults.append(f"{file} cannot be unpacked: {error}")
     except _UnreadableFile as error:
@@ -205,9 +190,7 @@ def _read_text(file: Path, text_field: str, counts: ReadCounts) -> Iterator[Corp
 
 def _read_json_lines(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
     with _unpacked(file) as lines:
-        number = 0
-        while line := lines.readline(_LONGEST_LINE):
-            number += 1
+        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), start=1):
             if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
                 counts.skipped[TOO_LONG] += 1
                 while (rest := lines.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
@@ -229,7 +212,7 @@ def _read_json_lines(file: Path, text_field: str, counts: ReadCounts) -> Iterato
 
 
 def _document(record: object, text_field: str, place: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
-    """Yield the document in a record, if the field contains text."""
+    """Yield the document in a record; count the record as skipped if the field contains no text."""
     value = value_at(record, text_field)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     if isinstance(text, str) and text.strip():
@@ -239,7 +222,7 @@ def _document(record: object, text_field: str, place: str, counts: ReadCounts) -
 
 
 def value_at(record: object, text_field: str) -> object:
-    """Return the value of a key; dots lead into nested records, unless a key with exactly this name exists.
+    """Return the value of a field; a dot separates the keys of nested records, unless a key has exactly this name.
 
     >>> value_at({"meta": {"text": "a"}}, "meta.text"), value_at({"meta.text": "b"}, "meta.text")
     ('a', 'b')
@@ -261,17 +244,15 @@ def _read_parquet(file: Path, text_field: str, counts: ReadCounts) -> Iterator[C
         raise UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]'") from None
     try:
         with ParquetFile(file) as table:
-            # Read the field itself, or the nested column with the name of the field's first part.
+            # A dotted field is either a column of this name or part of a nested column.
             names = table.schema_arrow.names
             column = next((one for one in (text_field, text_field.partition(".")[0]) if one in names), None)
             if column is None:
                 known = ", ".join(map(str, names[:10]))
                 raise _UnreadableFile(f"has no column {text_field!r}; its columns are {known}")
-            number = 0
-            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column]):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield from _document(record, text_field, f"{file}:{number}", counts)
+            batches = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column])
+            for number, record in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1):
+                yield from _document(record, text_field, f"{file}:{number}", counts)
     except ArrowException as error:
         raise _UnreadableFile(f"cannot be read: {str(error).splitlines()[0]}") from None
 
@@ -291,16 +272,14 @@ def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: N
     Blank lines separate paragraphs, and the lines of each paragraph are joined. If the first 65,536 characters of a
     text contain no blank line, each line is a paragraph.
     """
-    first: list[str] = []
-    size = 0
+    first, size = list[str](), 0
     while size < _FIRST_PART and (line := lines.readline(LONGEST_PARAGRAPH)):
         first.append(line)
         size += len(line)
     filled = [number for number, line in enumerate(first) if line.strip()]
     has_blank_lines = bool(filled) and len(filled) < filled[-1] - filled[0] + 1
     has_replaced = False
-    paragraph: list[str] = []
-    length = 0
+    paragraph, length = list[str](), 0
     for line in chain(first, iter(lambda: lines.readline(LONGEST_PARAGRAPH), "")):
         if not has_replaced and "\ufffd" in line:
             has_replaced = True
@@ -317,7 +296,7 @@ def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: N
 
 
 _CHARACTERS_PER_WORD: Final = 8
-"""The number of characters that count as a word in text without blanks, such as Chinese or encoded data."""
+"""In text without blanks, such as Chinese or encoded data, this many characters count as a word."""
 FEWEST_WORDS: Final = 5
 """Documents with fewer words contain no passage."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
@@ -326,8 +305,8 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
 def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
     r"""Yield the passages of a document, in which paragraphs stay on separate lines.
 
-    A passage ends with the sentence that reaches `words` words. If less than half of that length is left at the end of
-    the document, the rest belongs to the passage before it.
+    A passage ends with the sentence that reaches `words` words. If the rest of the document is shorter than half a
+    passage, it is added to the last passage.
 
     >>> list(passages_of(["One two three four. Five six seven.", "Eight nine ten. Eleven."], words=10))
     ['One two three four. Five six seven.\nEight nine ten.\nEleven.']
@@ -347,8 +326,7 @@ def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
 
 def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, str]]:
     """Yield consecutive sentences up to the wanted length and then the rest of the document, each with its size."""
-    lines: list[list[str]] = [[]]
-    size = 0.0
+    lines, size = list[list[str]](), 0.0
     for paragraph in paragraphs:
         lines.append([])
         for piece in _pieces(clean_text(_CONTROLS.sub(" ", paragraph)), words):
@@ -366,7 +344,7 @@ def _size(piece: str) -> float:
 
 
 def _pieces(paragraph: str, words: int) -> Iterator[str]:
-    """Yield the sentences of a paragraph; split sentences twice as long as a passage, between words if possible."""
+    """Yield the sentences of a paragraph; split those longer than two passages, between words if possible."""
     longest = words * _CHARACTERS_PER_WORD
     for start, end in sentence_spans(paragraph):
         sentence = paragraph[start:end]
@@ -404,6 +382,7 @@ class PassageSample:
     passages: tuple[SampledPassage, ...]
     total: int
     """The number of passages in the corpus, including repetitions."""
+    counts: ReadCounts = field(default_factory=ReadCounts)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -419,39 +398,40 @@ class PassageSampler:
         self._key = f"passages {seed}".encode()[:64]
         self._heap: list[int] = []
         """The negative ranks of the passages, so that the highest rank comes first."""
-        self._kept: dict[int, tuple[str, str, int]] = {}
-        """The text, document and number of occurrences of each passage, by rank."""
+        self._kept: dict[int, SampledPassage] = {}
+        """The passages by rank."""
         self.total = 0
 
     def add(self, text: str, document: str, occurrences: int = 1) -> None:
         """Count a passage, and keep it if its rank is low enough."""
         self.total += occurrences
         rank = int.from_bytes(blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=16).digest())
-        if rank in self._kept:
-            _, first, count = self._kept[rank]
-            self._kept[rank] = text, min(first, document), count + occurrences
-        elif len(self._heap) < self._n:
+        kept = self._kept.get(rank)
+        if kept is not None:
+            first, occurrences = min(kept.document, document), kept.occurrences + occurrences
+            self._kept[rank] = replace(kept, document=first, occurrences=occurrences)
+            return
+        if len(self._heap) < self._n:
             heappush(self._heap, -rank)
-            self._kept[rank] = text, document, occurrences
         elif rank < -self._heap[0]:
             del self._kept[-heapreplace(self._heap, -rank)]
-            self._kept[rank] = text, document, occurrences
+        else:
+            return
+        self._kept[rank] = SampledPassage(text_id(text), text, document, occurrences)
 
     def sample(self) -> PassageSample:
         """Return the current sample."""
-        passages = [
-            SampledPassage(text_id(text), text, document, count)
-            for _, (text, document, count) in sorted(self._kept.items())
-        ]
-        return PassageSample(tuple(passages), self.total)
+        return PassageSample(tuple(passage for _, passage in sorted(self._kept.items())), self.total)
 
 
-def merged(samples: Iterable[PassageSample], *, n: int, seed: int) -> PassageSample:
-    """Merge samples from several parts of a corpus, which separate readers drew with the same n and seed."""
-    sampler = PassageSampler(n, seed)
-    total = 0
+def merged(samples: Sequence[PassageSample], *, n: int, seed: int) -> PassageSample:
+    """Merge samples from parts of a corpus, which separate readers drew with the same n and seed."""
+    sampler, counts = PassageSampler(n, seed), ReadCounts()
     for sample in samples:
-        total += sample.total
+        counts.files += sample.counts.files
+        counts.documents += sample.counts.documents
+        counts.skipped += sample.counts.skipped
+        counts.file_faults += sample.counts.file_faults
         for passage in sample.passages:
             sampler.add(passage.text, passage.document, passage.occurrences)
-    return PassageSample(sampler.sample().passages, total)
+    return PassageSample(sampler.sample().passages, sum(sample.total for sample in samples), counts)

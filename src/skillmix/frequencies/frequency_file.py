@@ -1,55 +1,57 @@
-"""The result of counting as JSON, as a table for a terminal, and as an exclude list for experiments.
+"""Skill frequencies as JSON, as a table for a terminal, and as an exclude list for experiments.
 
-The sample is a simple random sample of the different passages in a corpus, so Wilson's interval is valid for the share
-in that corpus. An answer that cannot be parsed is unknown. It does not count in the share, but one bound counts it as
+The sample is a simple random sample of the distinct passages in a corpus, so Wilson's interval is valid for the share
+in that corpus. An answer that cannot be parsed is unknown: it does not count in the share, but one bound counts it as
 yes and the other as no.
 """
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from skillmix.catalog.catalog import fold_name
 from skillmix.errors import UserError
-from skillmix.files import read_text, with_listed_skills, write_whole
+from skillmix.files import located_fault, read_text, with_listed_skills, write_whole
 from skillmix.frequencies.documents import SampledPassage
 from skillmix.render import markdown_table, name_hint
 from skillmix.scores.statistics.intervals import CONFIDENCE, Interval, t_quantile, wilson_interval
 
 Answers = Mapping[str, Mapping[str, bool | None]]
-"""By passage id and skill, whether the passage shows the skill; None if the answer is unknown.
+"""Whether each passage shows each skill, by passage id and skill; None if the answer is unknown.
 
 A skill is absent if no grader was asked about it, for example because the budget was spent."""
+_Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
 @dataclass(frozen=True, slots=True)
 class SkillShare:
-    """How common one skill is."""
+    """The frequency of one skill."""
 
     skill: str
     asked: int
-    """The number of passages for which a question about the skill was sent."""
+    """The number of passages about which a grader was asked."""
     shown: int
     unknown: int
-    """The number of passages whose answer about the skill is missing or cannot be parsed."""
-    share: float | None
+    """The number of passages whose answer is missing or cannot be parsed."""
+    share: _Share
     """The share among passages with a known answer; None if no answer is known."""
-    low: float | None
-    high: float | None
+    low: _Share
+    high: _Share
     """The upper end of Wilson's 95% interval for the share in this corpus."""
-    bound_low: float | None
-    bound_high: float | None
+    bound_low: _Share
+    bound_high: _Share
     """The share if all unknown passages show the skill; for `bound_low`, if none does."""
-    share_with_repeats: float | None
+    share_with_repeats: _Share
     """The share if each passage counts as often as it occurs in the corpus."""
-    documents_low: float | None
-    documents_high: float | None
-    """The upper end of a 95% interval for documents like these; None if the sample has fewer than two documents."""
+    documents_low: _Share
+    documents_high: _Share
+    """The upper end of a 95% interval that also covers the choice of documents; None for fewer than two documents."""
     is_common: bool | None
     """Whether the share is at or above the threshold; None if the share is unknown."""
     is_decided: bool
@@ -88,11 +90,10 @@ def skill_shares(
 
 
 def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -> Interval | None:
-    """Compute an interval for the share in documents like these, each of which may have several passages.
+    """Compute an interval that also covers the choice of documents, each of which may have several passages.
 
-    This is Wilson's interval with fewer passages, namely as many as would give the variance between documents, and with
-    a t quantile for the number of documents. If all or no passages show a skill, the number of documents is used
-    instead.
+    This is Wilson's interval with an effective number of passages, which is derived from the variance between documents
+    and a t quantile. If all or no passages show the skill, the effective number is the number of documents.
     """
     by_document: dict[str, list[bool]] = defaultdict(list)
     for passage, answer in known:
@@ -113,35 +114,36 @@ def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -
 RESULT_FILE: Final = "frequencies.json"
 LIST_FILE: Final = "exclude.yaml"
 COMMON: Final = "common"
-"""The name with which `--exclude` leaves out the common skills of a result."""
+"""The value of `--exclude` that stands for the common skills of a result."""
 _HEAD: Final = "# Written by `skillmix frequency`; an experiment names it as exclude: [file:PATH]."
+"""Marks a file as an exclude list that the command may replace; earlier files have the same mark."""
 _NEXT: Final = 10
 """The number of rows in the table below the last common or undecided skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencyResult:
-    """The shares of skills in a corpus, and the settings with which they were counted."""
+    """The shares of skills in a corpus, and the settings of the measurement."""
 
     catalog: str
     catalog_hash: str
     grader: str
     prompt_hash: str | None
-    """None if code alone decided."""
+    """None if the grader is code."""
     seed: int
     words: int
     threshold: float
     corpus: Mapping[str, Any]
-    """The numbers of files, documents, passages and unusable lines."""
+    """The numbers of files, documents and passages, and of skipped lines and files by reason."""
     passages: int
     """The number of passages in the sample."""
     documents: int
     """The number of documents in the sample."""
     repeated: int
     """The number of passages in the sample that occur more than once in the corpus."""
-    sentences_per_passage: float
+    sentences_per_passage: Annotated[float, Field(ge=1, allow_inf_nan=False)]
     words_per_passage: float
-    skills: tuple[SkillShare, ...]
+    skills: Annotated[tuple[SkillShare, ...], Field(min_length=1)]
     """The skills, starting with the most common."""
 
     @property
@@ -162,8 +164,7 @@ class FrequencyResult:
     def as_json(self) -> dict[str, Any]:
         """Return the documented form of `frequencies.json`."""
         document = asdict(self)
-        document["skills"] = [asdict(one) for one in self.skills]
-        return {**document, "common": self.common, "undecided": self.undecided}
+        return {**document, "skills": list(document["skills"]), "common": self.common, "undecided": self.undecided}
 
     def exclude_list(self) -> str:
         """Return the common skills as an exclude list in YAML."""
@@ -190,50 +191,31 @@ class FrequencyResult:
 
 
 def require_own_list(file: Path) -> None:
-    """Raise an error if the file to replace is not an exclude list from this command."""
+    """Raise an error unless the file is new or an exclude list that this command wrote."""
     if file.is_dir() or (file.exists() and not read_text(file).startswith(_HEAD)):
         raise UserError(
             f"{file} exists, and `skillmix frequency` has not written it.",
             hint="Nothing was changed. Name another file with --exclude-list.",
         )
     if not file.parent.is_dir():
-        raise UserError(f"There is no folder {file.parent}.", hint="Make it, or name another --exclude-list.")
+        raise UserError(f"There is no folder {file.parent}.", hint="Create it, or name another --exclude-list.")
 
 
 def load_result(file: Path) -> FrequencyResult:
-    """Read a stored result, or raise one error that reports its faults."""
+    """Read a stored result, or raise an error with its first fault."""
     try:
-        document = json.loads(read_text(file))
-        names = {one.name for one in fields(FrequencyResult)} - {"skills"}
-        shares = tuple(SkillShare(**row) for row in document["skills"])
-        result = FrequencyResult(**{name: document[name] for name in names}, skills=shares)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return TypeAdapter(FrequencyResult).validate_json(read_text(file), strict=True)
+    except ValidationError as error:
         raise UserError(
-            f"{file} is not a result of `skillmix frequency`: {type(error).__name__} {error}.",
-            hint=f"Name the {RESULT_FILE} of a run.",
+            f"{file} is not a result of `skillmix frequency`: {located_fault(error.errors()[0], FrequencyResult)}.",
+            hint=f"Name the {RESULT_FILE} of a run, or measure again.",
         ) from None
-
-    def is_number(value: object, least: float, most: float = float("inf")) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-    faults = [
-        str(one.skill)
-        for one in result.skills
-        if not isinstance(one.skill, str)
-        or not all(value is None or is_number(value, 0, 1) for value in (one.share, one.high, one.bound_high))
-    ]
-    if faults or not result.skills or not is_number(result.sentences_per_passage, 1, sys.float_info.max):
-        what = f"the shares of {', '.join(faults[:5])} are not numbers from 0 to 1" if faults else "numbers are missing"
-        raise UserError(f"{file} cannot be used: {what}.", hint="Count again with `skillmix frequency`.")
-    return result
 
 
 def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dict[str, float]:
-    """Return the largest possible share of each skill, assuming that all unknown passages show it.
+    """Return the upper end of each skill's interval with unknown answers as yes, or 1 if nobody was asked about it.
 
-    The share is 1 if nothing is known.
-
-    In `exclude`, `common` refers to the common skills of the result, and `file:PATH` to an exclude list.
+    In `exclude`, `common` stands for the common skills of the result, and `file:PATH` for an exclude list.
     """
     named = [s for name in exclude for s in (result.common if name == COMMON else with_listed_skills([name]))]
     known = {fold_name(one.skill): one.skill for one in result.skills}
@@ -241,7 +223,7 @@ def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dic
     if unknown:
         raise UserError(
             f"The result has no skill {unknown[0]!r}.",
-            hint=name_hint(unknown[0], [COMMON, *known.values()], otherwise="Its `skills` lists them."),
+            hint=name_hint(unknown[0], [COMMON, *known.values()], otherwise="Its skills are under `skills`."),
         )
     left_out = {known[fold_name(name)] for name in named}
     return {
@@ -266,11 +248,11 @@ def result_table(result: FrequencyResult) -> str:
 
 
 def result_lines(result: FrequencyResult) -> Sequence[str]:
-    """Describe in sentences what the table is based on."""
+    """Describe the sample behind the table, and count the common and undecided skills."""
     corpus = result.corpus
     return [
         f"{result.passages:,} of {corpus['passages']:,} passages, from {result.documents:,} of {corpus['documents']:,} "
-        f"documents; {result.words_per_passage:.0f} words and {result.sentences_per_passage:.1f} sentences a passage.",
+        f"documents; {result.words_per_passage:.0f} words and {result.sentences_per_passage:.1f} sentences each.",
         f"{len(result.common)} of {len(result.skills)} skills are in {100 * result.threshold:g}% of the passages or "
-        f"more; {len(result.undecided)} are undecided, as their interval or their unknown answers reach both sides.",
+        f"more; {len(result.undecided)} are undecided: their interval or their unknown answers span the threshold.",
     ]

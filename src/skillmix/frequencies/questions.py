@@ -1,8 +1,8 @@
-"""Ask a grader which skills passages show, and read its answers; make only calls that are not in the journal.
+"""Ask a grader which skills passages show, and read its answers.
 
-For each passage, a hash determines the order of the skills, which is divided into chunks of one call each. No skill is
-therefore always first or always beside the same other skills. Calls are made in the order of the sample, so that a
-budget that ends early leaves a smaller random sample.
+For each passage, a hash determines the order of the skills, which are divided into chunks of one call each. No skill is
+therefore always first, or always beside the same other skills. Calls are made in the order of the sample, so if the
+budget is spent early, the passages with answers are a smaller random sample.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination, combination_id
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import checker_of
-from skillmix.errors import UserError, faults_error
+from skillmix.errors import faults_error
 from skillmix.experiment.experiment import GraderSettings
 from skillmix.files import SHIPPED, read_text
 from skillmix.frequencies.documents import SampledPassage
@@ -33,7 +33,7 @@ _DEFINITIONS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
     "bare_definitions": "- {s.name}: {s.definition}",
 }
-"""The format of a skill's line, for each slot that lists skills."""
+"""The format of a skill's entry in each slot that lists skills."""
 _ALLOWED: Final = ("passage", "skills", "mark", *_DEFINITIONS)
 
 
@@ -48,7 +48,7 @@ class PassagePrompt:
         return short_id("passage prompt", self.template)
 
     def text(self, skills: Sequence[Skill], passage: str) -> str:
-        """Return the prompt about one passage, with a mark that is a hash of the passage and so cannot occur in it."""
+        """Fill the template for one passage. The mark is a hash of the passage, so the passage cannot contain it."""
         values = {
             "passage": passage,
             "mark": f"===== {short_id('mark', passage)} =====",
@@ -60,7 +60,7 @@ class PassagePrompt:
 
 
 def load_passage_prompt(file: Path | None = None) -> PassagePrompt:
-    """Load the shipped prompt or a user's prompt; one error reports all faults."""
+    """Load the shipped prompt or a user's prompt; report all faults in one error."""
     template = read_text(file or SHIPPED_FILE).strip()
     slots = slots_of(template)
     faults = [] if template else ["the file is empty"]
@@ -76,16 +76,15 @@ def load_passage_prompt(file: Path | None = None) -> PassagePrompt:
 GRADER: Final = "grader"
 """The name of the grader in call keys."""
 CORPUS: Final = "corpus"
-"""Takes the place of the student in call keys."""
+"""The name in call keys that replaces the student."""
 _TOPIC: Final = "any topic"
-"""Takes the place of the topic in the combination of a question."""
+"""The topic of every question's combination."""
 
 
 def shown_by_code(passage: str, skills: Iterable[str]) -> dict[str, bool]:
-    """Return, for each skill that has a checker, whether a passage shows the skill."""
+    """Check whether a passage shows each of the skills that have a checker."""
     split = passage_of(passage)
-    checkers = {skill: checker_of(skill) for skill in skills}
-    return {skill: checker(split) is not None for skill, checker in checkers.items() if checker is not None}
+    return {skill: check(split) is not None for skill in skills if (check := checker_of(skill)) is not None}
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class PassageQuestions:
 
     passages: Sequence[SampledPassage]
     skills: Sequence[str]
-    """The skills in the questions to the grader."""
+    """The skills that a model must be asked about; empty if code decides all skills."""
     catalog: Catalog
     grader: GraderSettings
     prompt: PassagePrompt
@@ -103,14 +102,14 @@ class PassageQuestions:
 
     @property
     def count(self) -> int:
-        """Return the number of calls if every reply can be parsed."""
+        """Return the number of calls, not counting repeated questions."""
         return len(self.passages) * -(-len(self.skills) // self.skills_per_call)
 
     def chunks(self, passage: SampledPassage) -> list[Combination]:
-        """Return the skills of each call about a passage, in chunks of equal size as far as possible."""
+        """Divide the skills into chunks of nearly equal size, one for each call about a passage."""
         order = ranked(list(self.skills), "frequency", passage.id)
         number = -(-len(self.skills) // self.skills_per_call)
-        # Do not use `combination_of`, because it orders the skills in the same way for all passages.
+        # `combination_of` would order the skills in the same way for all passages.
         return [
             Combination(combination_id(skills, _TOPIC), skills, _TOPIC)
             for skills in (tuple(order[start::number]) for start in range(number))
@@ -128,18 +127,17 @@ class PassageQuestions:
                 yield self._task(passage, chunk, attempt=0)
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
-        """Ask again with a new key and seed if a reply leaves a skill undecided."""
+        """Repeat a question with a new key and seed if the reply leaves a skill undecided."""
         key, subject = request.key, request.subject
         if not isinstance(key, GradeKey) or subject is None or not isinstance(outcome, Reply):
             return
         if key.attempt + 1 < self.grader.attempts and None in read_answer(subject, outcome.text):
-            passage = self._by_id[key.text]
-            yield self._task(passage, subject.combination, attempt=key.attempt + 1)
+            yield self._task(self._by_id[key.text], subject.combination, attempt=key.attempt + 1)
 
     def answers(self, journal: JournalReader) -> dict[str, dict[str, bool | None]]:
-        """Return, by passage and skill, whether the passage shows the skill.
+        """Return whether each passage shows each skill, by passage and skill.
 
-        The first parseable point of all attempts counts. A skill is unknown if its call has an outcome but no parseable
+        The first parseable point of all attempts counts. A skill is None if its call has an outcome but no parseable
         point, and absent if its call was not made.
         """
         wanted = {(passage.id, chunk.id): chunk for passage in self.passages for chunk in self.chunks(passage)}
@@ -165,31 +163,28 @@ class PassageQuestions:
         return {passage.id: passage for passage in self.passages}
 
     @cached_property
-    def _sent(self) -> tuple[str, tuple[Message, ...], Decoding]:
-        """Return the model, the system message and the sampling settings of every request."""
-        settings = self.grader
-        if settings.asked is None:
-            raise UserError("rules: is code, so no model is called.", hint="Name a model as the grader.")
-        system = () if settings.system is None else (Message("system", settings.system),)
-        decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
-        return model_name(settings.asked), system, decoding
+    def _model(self) -> str:
+        assert self.grader.asked is not None  # if the grader is code, there are no questions
+        return model_name(self.grader.asked)
 
     def _task(self, passage: SampledPassage, chunk: Combination, *, attempt: int) -> Task:
+        settings = self.grader
         key = GradeKey(CORPUS, chunk.id, 0, passage.id, GRADER, 0, attempt)
-        model, system, decoding = self._sent
+        system = () if settings.system is None else (Message("system", settings.system),)
         skills = [self.catalog.skill(name) for name in chunk.skills]
         messages = (*system, Message("user", self.prompt.text(skills, passage.text)))
-        seed = seed_for(self.seed, key) if self.grader.sends_seed else None
+        decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
+        seed = seed_for(self.seed, key) if settings.sends_seed else None
         subject = Subject(chunk, chunk.skills, passage.text)
-        return Task(f"grader:{GRADER}", Request(key, model, messages, decoding, seed, subject))
+        return Task(f"grader:{GRADER}", Request(key, self._model, messages, decoding, seed, subject))
 
 
 _HALF: Final = 0.5
-"""Points up to this value count as denied, as in a vote of one round."""
+"""Points up to this value mean that the passage does not show the skill, as in a vote of one round."""
 
 
 def read_answer(subject: Subject, reply: str) -> tuple[float | None, ...]:
-    """Read a reply about the skills of one question, ignoring parts of the passage that look like grades."""
+    """Read the points in a reply, ignoring quotations from the passage that look like points."""
     combination = subject.combination
     return read_skill_points(rubric_of(combination.skills, combination.topic), reply, text=subject.text)
 
@@ -197,5 +192,5 @@ def read_answer(subject: Subject, reply: str) -> tuple[float | None, ...]:
 def with_code(
     answers: Mapping[str, Mapping[str, bool | None]], passages: Iterable[SampledPassage], skills: Sequence[str]
 ) -> dict[str, dict[str, bool | None]]:
-    """Return the answers, completed by code's answers about skills that have a checker."""
+    """Add the answers of code about the skills that have a checker."""
     return {passage.id: {**answers.get(passage.id, {}), **shown_by_code(passage.text, skills)} for passage in passages}
