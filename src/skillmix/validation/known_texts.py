@@ -1,7 +1,7 @@
-"""Load calibration sets: texts with known labels, which ship with the package or come from users or BIG-bench.
+"""Load calibration sets: texts with known labels that ship with the package, are written by users or are in BIG-bench.
 
-The BIG-bench texts are read from the PyPI package `bigbench`, either from its source archive, from a folder with its
-files, or from the installed package. `data/calibration/bigbench.yaml` lists tasks whose texts show or lack each skill.
+The BIG-bench texts are in the PyPI package `bigbench`. They are read from its source archive, from a folder with its
+files, or from the installed package. `data/calibration/bigbench.yaml` lists the tasks whose texts show or lack a skill.
 """
 
 import re
@@ -14,11 +14,12 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     StringConstraints,
-    TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
@@ -26,53 +27,52 @@ from skillmix.calls import clean_text
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError, faults_error
-from skillmix.files import SHIPPED, accepted_if, fault_words, json_object, read_yaml
+from skillmix.files import SHIPPED, accepted_if, json_object, located_fault, read_yaml, refusing_values
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import Points
 from skillmix.hashing import digest, short_id
 from skillmix.render import name_hint
 
 LONGEST_TEXT: Final = 4_000
-"""The largest number of characters; longer texts would not fit into prompts for small graders."""
+"""The largest number of characters; longer texts do not fit into the prompts of small graders."""
 
 NO_TOPIC: Final = "everyday life"
-"""The topic shown to graders if a text has none; such a text has a label only for the skill."""
+"""The topic in the prompt for a text without a topic, which has a label only for the skill."""
 
 
 @dataclass(frozen=True)
 class KnownText:
-    """A text about one skill and one topic with known points; a point without a label is None."""
+    """A text with labels for one skill, the topic and sense; None if there is no label."""
 
     skill: str
     topic: str
     text: str
     shows: bool | None
-    """Whether the text shows the skill."""
     on_topic: bool | None = True
     makes_sense: bool | None = True
     why: str = ""
-    """The author's reason for the label, as information for readers."""
+    """The author's reason for the label."""
     is_disputed: bool = False
     """Whether a second reader, who did not see the label, disagreed with it."""
 
     @cached_property
     def combination(self) -> Combination:
-        """Return the combination in the grader's request."""
+        """Return the combination of the one skill and the topic."""
         return combination_of([self.skill], self.topic)
 
     @property
     def id(self) -> str:
-        """Return a hash of the skill, the topic and the text, which does not change when labels change."""
+        """Return a hash of the skill, the topic and the text, but not of the labels."""
         return short_id("known text", self.skill, self.topic, self.text)
 
     @property
     def labels(self) -> tuple[bool | None, bool | None, bool | None]:
-        """Return the known points for skill, topic and sense."""
+        """Return the labels for skill, topic and sense."""
         return self.shows, self.on_topic, self.makes_sense
 
     @property
     def points(self) -> Points:
-        """Return the known points in the order of a rubric; the length counts as met, as calibrations ignore it."""
+        """Return the labels in the order of a rubric; the length, which calibrations ignore, counts as met."""
         return (*self.labels, True)
 
 
@@ -88,7 +88,7 @@ class CalibrationSet:
         return short_id("calibration set", [[text.id, text.labels, text.is_disputed] for text in self.texts])
 
     def subset(self, size: int) -> "CalibrationSet":
-        """Return `size` texts, chosen by hash and kept in order; a smaller subset is part of any larger one."""
+        """Return `size` texts, chosen by hash and kept in order; a smaller subset is part of every larger one."""
         ordered = sorted(self.texts, key=lambda text: digest("calibration subset", text.id))
         chosen = {text.id for text in ordered[:size]}
         return CalibrationSet(self.name, tuple(text for text in self.texts if text.id in chosen))
@@ -98,11 +98,11 @@ BIGBENCH: Final = "bigbench:"
 _TABLE: Final = SHIPPED / "calibration" / "bigbench.yaml"
 _TASKS: Final = "benchmark_tasks"
 _LARGEST_TASK: Final = 64 * 2**20
-"""The limit in bytes; the largest task in the table has 0.9 MB."""
+"""In bytes; the largest task in the table has 0.9 MB."""
 _LARGEST_ARCHIVE: Final = 16 * 2**30
-"""The number of bytes to unpack in memory, piece by piece, before the search for a task stops."""
+"""Unpacked, in bytes; archives are unpacked as a stream."""
 _GET: Final = "Get it with `pip download bigbench --no-deps --no-binary :all:`, then give its path with --bigbench."
-_DAMAGED: Final = "Get the package again."
+_DAMAGED: Final = "Download the package again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,14 @@ class MappedTask:
     task: str
     skill: str
     is_in_choices: bool
-    """Whether the texts are the possible answers; otherwise they are in the input."""
+    """Whether the texts are the choices of an example; otherwise, they are in its input."""
     pattern: re.Pattern[str] | None
     shows: frozenset[str]
     lacks: frozenset[str]
 
 
 def mapped_tasks() -> list[MappedTask]:
-    """Return the table of tasks."""
+    """Return the rows of the table of tasks."""
     return [
         MappedTask(
             task=row["task"],
@@ -134,10 +134,11 @@ def mapped_tasks() -> list[MappedTask]:
 
 
 def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> CalibrationSet:
-    """Return the texts of one task with labels for the skill only; topic and sense have no label."""
-    rows = [row for row in mapped_tasks() if row.task == task]
+    """Return the texts of one task, which have labels for the skill only."""
+    tasks = mapped_tasks()
+    rows = [row for row in tasks if row.task == task]
     if not rows:
-        known = sorted({row.task for row in mapped_tasks()})
+        known = sorted({row.task for row in tasks})
         reason = _table()["unfit"].get(task.partition("/")[0])
         raise UserError(
             f"No skill fits the BIG-bench task {task!r}{f': {reason}' if reason else ''}.",
@@ -157,7 +158,7 @@ def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> 
                 labels.setdefault(known_text.id, set()).add(shows)
     if not texts:
         raise UserError(f"The task {task} has no texts in the expected format.", hint=_DAMAGED)
-    # Leave out texts with two different labels.
+    # Exclude texts with contradictory labels.
     return CalibrationSet(f"{BIGBENCH}{task}", tuple(text for text in texts.values() if len(labels[text.id]) == 1))
 
 
@@ -171,13 +172,11 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
     """Yield each text of a task with its answer in the table, and skip examples in other formats."""
     examples = document.get("examples")
     for example in examples if isinstance(examples, list) else ():
-        if not isinstance(example, dict):
-            continue
-        scores = example.get("target_scores")
-        asked = example.get("input")
-        if not isinstance(scores, dict) or not isinstance(asked, str):
-            continue
-        right = [choice for choice, score in scores.items() if isinstance(score, int | float) and score > 0]
+        match example:
+            case {"input": str(asked), "target_scores": dict(scores)}:
+                right = [choice for choice, score in scores.items() if isinstance(score, int | float) and score > 0]
+            case _:
+                continue
         if row.is_in_choices:
             yield from ((choice, "right" if choice in right else "wrong") for choice in scores)
         elif len(right) == 1:
@@ -187,7 +186,7 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
 
 
 def _task_file(task: str, source: Path | None) -> bytes:
-    """Return the JSON of a task from an archive or a folder, otherwise from the installed package; write no files."""
+    """Read the JSON of a task from an archive or a folder, by default the installed package; write no files."""
     too_large = UserError(f"The files with the task {task} are larger than those of the package.", hint=_DAMAGED)
     if source is None:
         spec = find_spec("bigbench")
@@ -196,7 +195,7 @@ def _task_file(task: str, source: Path | None) -> bytes:
             raise UserError("The package bigbench is not installed.", hint=_GET)
         source = Path(places[0])
     if source.is_dir():
-        # The folder may be an installed package, an unpacked archive, or the folder of the tasks itself.
+        # The folder contains an installed package, an unpacked archive or the tasks themselves.
         for tasks in (source, source / _TASKS, source / "bigbench" / _TASKS, *source.glob(f"*/bigbench/{_TASKS}")):
             path = tasks / task / "task.json"
             if path.is_file():
@@ -225,10 +224,10 @@ def _task_file(task: str, source: Path | None) -> bytes:
 
 FOLDER: Final = SHIPPED / "calibration"
 DISAGREEMENTS: Final = "disagreements.yaml"
-"""A file beside the texts of a set that lists labels on which the author and a second reader differ."""
+"""A file beside the texts of a set that lists the labels with which a second reader disagrees."""
 _HINT: Final = (
     "An entry has skill, text and label (shows or near), and may have topic, off (topic or sense), why and disputed; "
-    "nothing was asked."
+    "no call was made."
 )
 
 
@@ -240,13 +239,24 @@ _Prose = Annotated[
 ]
 
 
+def _name_in_catalog(name: str, info: ValidationInfo) -> str:
+    """Return the catalog's spelling of the name of a skill or topic."""
+    catalog = info.context
+    assert isinstance(catalog, Catalog)
+    with refusing_values():
+        return catalog.topic(name) if info.field_name == "topic" else catalog.skill(name).name
+
+
+_Name = Annotated[_Prose, AfterValidator(_name_in_catalog)]
+
+
 class _Entry(BaseModel):
-    """One entry in a file of texts."""
+    """One entry in a file of texts, validated with a catalog as the context."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    skill: _Prose
-    topic: _Prose | None = None
+    skill: _Name
+    topic: _Name | None = None
     """None for a text that has a label only for the skill."""
     text: _Prose
     label: Literal["shows", "near"]
@@ -255,14 +265,10 @@ class _Entry(BaseModel):
     disputed: bool = False
 
     @model_validator(mode="after")
-    def _has_what_it_is_off(self) -> "_Entry":
+    def _has_topic_if_off(self) -> "_Entry":
         if self.off is not None and self.topic is None:
             raise ValueError("off needs a topic: a text without one has a label for the skill alone")
         return self
-
-
-_ENTRY: Final = TypeAdapter(_Entry)
-_KEYS: Final = list(_Entry.model_fields)
 
 
 def shipped_sets() -> list[str]:
@@ -275,21 +281,21 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
     if name.startswith(BIGBENCH):
         return bigbench_set(name.removeprefix(BIGBENCH), catalog, source=bigbench)
     if bigbench is not None:
-        raise UserError("--bigbench goes with a set bigbench:TASK.", hint="Leave it out, or name such a set.")
+        raise UserError("--bigbench needs a set bigbench:TASK.", hint="Leave it out, or name such a set.")
     if name in shipped_sets():
         try:
             return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
         except UserError:
-            if catalog.name == name:  # each set is for the catalog with its name, as a test checks
+            if catalog.name == name:  # a shipped set is for the catalog with the same name
                 raise
             raise UserError(
                 f"The calibration set {name} is for the catalog {name}; {catalog.name} lacks skills or topics of it.",
-                hint=f"Use --catalog {name}, or write a set of your own for {catalog.name}.",
+                hint=f"Use --catalog {name}, or write your own set for {catalog.name}.",
             ) from None
     path = Path(name)
     if not path.exists():
         known = shipped_sets()
-        listed = f"Shipped: {', '.join(known)}. Or give a YAML file, a folder of them, or bigbench:TASK."
+        listed = f"Shipped: {', '.join(known)}. Or give a YAML file, a folder of YAML files, or bigbench:TASK."
         raise UserError(f"There is no calibration set {name!r}.", hint=name_hint(name, known, otherwise=listed))
     files = _files_in(path) if path.is_dir() else [path]
     if not files:
@@ -302,7 +308,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
-    """Read the texts of all files; one error reports the faults in all files."""
+    """Read the texts of all files, and report the faults in all files as one error."""
     texts: dict[str, KnownText] = {}
     faults, repeated = list[str](), list[str]()
     for file in files:
@@ -315,14 +321,14 @@ def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
             if isinstance(entry, dict) and False in entry and "off" not in entry:
                 # YAML reads the key `off` as false unless it is quoted.
                 entry = {"off" if key is False else key: value for key, value in entry.items()}
-            own = list(_entry_faults(entry, catalog))
-            faults += [f"{place}: {fault}" for fault in own]
-            if own:
+            try:
+                read = _Entry.model_validate(entry, context=catalog)
+            except ValidationError as error:
+                faults += [f"{place}: {located_fault(fault, _Entry)}" for fault in error.errors()]
                 continue
-            read = _ENTRY.validate_python(entry)
             text = KnownText(
-                skill=catalog.skill(read.skill).name,
-                topic=NO_TOPIC if read.topic is None else catalog.topic(read.topic),
+                skill=read.skill,
+                topic=read.topic or NO_TOPIC,
                 text=plain_answer(read.text).text,
                 shows=read.label == "shows",
                 on_topic=None if read.topic is None else read.off != "topic",
@@ -336,22 +342,3 @@ def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
     if faults:
         raise faults_error(f"The calibration set {files[0].parent if len(files) > 1 else files[0]}", faults, hint=_HINT)
     return tuple(texts.values())
-
-
-def _entry_faults(entry: object, catalog: Catalog) -> Iterator[str]:
-    """Yield every fault in one entry: wrong keys, wrong values, and names that are not in the catalog."""
-    try:
-        _ENTRY.validate_python(entry)
-    except ValidationError as error:
-        for fault in error.errors():
-            field = ".".join(str(part) for part in fault["loc"])
-            words = fault_words(fault, keys=_KEYS)
-            yield f"{field}: {words}" if field else words
-    if isinstance(entry, dict):
-        for key, find in (("skill", catalog.skill), ("topic", catalog.topic)):
-            name = entry.get(key)
-            if isinstance(name, str) and name.strip():
-                try:
-                    find(name)
-                except UserError as error:
-                    yield f"{key}: {error.message} {error.hint or ''}".rstrip()

@@ -1,18 +1,18 @@
-"""Choose by hash which texts raters read, and what raters see of each text; raters do not know where texts come from.
+"""Choose by hash which texts raters read, and hide from the raters which student wrote them.
 
-The texts are lined up by student, then by k, then by outcome. The order of choice visits this line as evenly as
-possible at every moment (bit-reversed counting, from a start that a hash decides). The first n of N texts therefore
-contain about n/N of the texts of each student, of each k of a student, and of each outcome at that k. Within such a
-group, the next text is the one whose skills have been shown least, in proportion to how often the texts have these
-skills. A proportional sample needs no weights, because its shares estimate the shares among all texts. Including more
-texts with a rare outcome would bias sensitivity and specificity.
+The texts are sorted by student, then by k, then by outcome. The choice visits this line as evenly as possible at every
+moment (bit-reversed counting, from a start that a hash decides). The first n of N texts therefore contain about n/N of
+the texts of each student, of each k of a student, and of each outcome at that k. Within such a group, the next text is
+the one whose skills have been shown least, in proportion to the number of texts with these skills. A proportional
+sample needs no weights, because its shares estimate the shares among all texts. Including more texts with a rare
+outcome would bias sensitivity and specificity.
 
 Agreement is the share of texts on which two graders vote alike. Its 95% Wilson interval over n texts has the width
 w = 2 z √(n p (1 − p) + z² / 4) / (n + z²), with z = 1.96 and the agreement p. Solved for n, with q = p (1 − p):
 n + z² = z² (2 q + √(4 q² + w² (1 − 4 q))) / w². At p = .5, where the interval is widest, n = z² (1 / w² − 1).
 
 An item is one text about one combination. Its id is a hash of text and combination, so it reveals nothing about the
-student. If several students or generations contain exactly the same text, it is one item.
+student. Equal texts about the same combination are one item, even from several students or generations.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil, sqrt
 from statistics import NormalDist
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from skillmix.catalog.catalog import Skill
 from skillmix.catalog.combinations import Combination
@@ -40,7 +40,7 @@ class SampleText(NamedTuple):
 
     id: str
     strata: tuple[str, ...]
-    """The groups of the text from the widest to the narrowest: student, k, outcome."""
+    """The nested groups of the text: student, k, outcome."""
     skills: tuple[str, ...]
 
 
@@ -52,11 +52,11 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     ['a', 'a', 'b', 'b']
     """
     strata = {one.strata for one in candidates}
-    # Each group is placed on the line within its wider group, in the order of hashes.
+    # Within its wider group, each group is placed on the line in the order of hashes.
     places = {own: tuple(digest("stratum", purpose, own[: depth + 1]) for depth in range(len(own))) for own in strata}
     line = sorted((one.strata for one in candidates), key=places.__getitem__)
     groups: dict[tuple[str, ...], list[tuple[float, bytes, SampleText]]] = defaultdict(list)
-    """By strata: how much a text's skills had been shown when the text was last examined, a hash, and the text."""
+    """By strata: how often a text's skills had been shown when the text was last examined, a hash, and the text."""
     for one in candidates:
         groups[one.strata].append((0.0, digest("text", purpose, one.id), one))
     for group in groups.values():
@@ -64,8 +64,8 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     texts = Counter(skill for one in candidates for skill in one.skills)
     shown: Counter[str] = Counter()
     for position in _spread(len(line), seed_of(0, "start", *purpose)):
-        # Choose the text whose skills were shown least, or nearly least, because only a few texts are examined. Shares
-        # only grow, so an entry whose share has not changed since it was examined has the lowest share of all.
+        # Choose the text whose skills were shown least; nearly least if too many texts would have to be examined.
+        # Shares only grow, so an entry whose share is unchanged since it was last examined has the lowest share.
         group, looked = groups[line[position]], list[tuple[float, bytes, SampleText]]()
         while group and len(looked) < _MOST_LOOKS:
             share, order, one = heappop(group)
@@ -110,20 +110,14 @@ def texts_for_width(width: float, *, agreement: float = 0.5) -> int:
     """
     if not NARROWEST <= width < 1:
         raise UserError(
-            f"{width} is not a width that an interval of agreement can have here.",
-            hint=f"Use a number from {NARROWEST} to below 1.",
+            f"{width} is not a valid width for an interval of agreement.",
+            hint=f"Use at least {NARROWEST} and less than 1.",
         )
-    checked_agreement(agreement)
+    if not 0 <= agreement <= 1:
+        raise UserError(f"{agreement} is not a valid agreement.", hint="Use a number from 0 to 1.")
     q = agreement * (1 - agreement)
     square = _Z**2 * (2 * q + sqrt(4 * q**2 + width**2 * (1 - 4 * q))) / width**2
     return max(1, ceil(square - _Z**2 - _ROUNDING))
-
-
-def checked_agreement(agreement: float) -> float:
-    """Return the agreement if it is a valid share; otherwise raise an error."""
-    if not 0 <= agreement <= 1:
-        raise UserError(f"{agreement} is not an agreement.", hint="Use a number from 0 to 1.")
-    return agreement
 
 
 def width_of(texts: int, *, agreement: float = 0.5) -> float:
@@ -132,17 +126,16 @@ def width_of(texts: int, *, agreement: float = 0.5) -> float:
     return high - low
 
 
-Outcome = Literal["full marks", "less", "undecided"]
-_OUTCOMES: Final[Mapping[float | None, Outcome]] = {1.0: "full marks", 0.0: "less", None: "undecided"}
+_OUTCOMES: Final[Mapping[float | None, str]] = {1.0: "full marks", 0.0: "less", None: "undecided"}
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationItem:
-    """A text for annotation. Student and outcome affect whether the text is chosen, but raters never see them."""
+    """A text for raters, who see neither its student nor its outcome."""
 
     id: str
     text: StudentText
-    outcome: Outcome
+    outcome: str
     """The outcome according to the run's first grader."""
 
     @property
@@ -157,7 +150,7 @@ class AnnotationItem:
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
-        """Return the criteria that people judge."""
+        """Return the criteria that raters judge."""
         return asked_criteria(rubric_of(self.combination.skills, self.combination.topic))
 
     @property
@@ -169,7 +162,7 @@ class AnnotationItem:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """One question about a text, as shown to a person."""
+    """One question about a text, as shown to a rater."""
 
     name: str
     """The criterion: a skill, `topic` or `sense`."""
@@ -179,7 +172,7 @@ class AskedQuestion:
 
 
 def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collection[int] = ()) -> list[AnnotationItem]:
-    """Return the items of a run by id, without texts that earn nothing, which graders do not see either."""
+    """Return the items of a run, sorted by id, without texts that earn nothing, which graders do not see either."""
     rules, phrases = records.run.rules(), records.run.phrases
     first = next(iter(records.run.graders), None)
     outcomes = {
@@ -188,7 +181,7 @@ def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collect
         if ballot.grader == first
     }
     items: dict[str, AnnotationItem] = {}
-    # If texts are equal, a hash decides which one represents the others, so that student names have no influence.
+    # A hash decides which of several equal texts represents them, so that student names have no influence.
     for text in sorted(records.texts, key=lambda text: digest("equal texts", *text.conversation)):
         is_wanted = (not students or text.student in students) and (not ks or text.combination.k in ks)
         if is_wanted and not earns_nothing(text.answer, rules):
@@ -198,22 +191,19 @@ def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collect
 
 
 def questions_about(item: AnnotationItem, skills: Mapping[str, Skill]) -> list[AskedQuestion]:
-    """Return the criteria of an item in words, with definitions and examples from `skills` by name."""
+    """Return the questions about an item, with definitions and examples from `skills` by name."""
+    words = {"topic": f"Is the text about {item.combination.topic}?", "sense": "Does the text make sense?"}
     questions = []
     for criterion in item.criteria:
-        if criterion.kind == "topic":
-            questions.append(AskedQuestion(criterion.name, f"Is the text about {item.combination.topic}?"))
-        elif criterion.kind == "sense":
-            questions.append(AskedQuestion(criterion.name, "Does the text make sense?"))
-        else:
-            skill = skills.get(criterion.name)
-            shown = (skill.definition, skill.example) if skill else ()
-            questions.append(AskedQuestion(criterion.name, f"Does the text show {criterion.name}?", *shown))
+        skill = skills.get(criterion.name) if criterion.kind not in words else None
+        asked = words.get(criterion.kind, f"Does the text show {criterion.name}?")
+        shown = (skill.definition, skill.example) if skill else ()
+        questions.append(AskedQuestion(criterion.name, asked, *shown))
     return questions
 
 
 def task_in_words(item: AnnotationItem, questions: Iterable[AskedQuestion]) -> str:
-    """Return the task as the journal stores it beside the answer: the text and the questions."""
+    """Return the text and the questions as the journal stores them with the answer."""
     lines = ["A person read this text and answered the questions below: yes, no or unsure.", "", item.words, ""]
     for question in questions:
         lines.append(question.words)

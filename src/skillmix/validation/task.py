@@ -1,33 +1,33 @@
-"""The task of an annotate step: its settings come from the experiment, and simulated raters answer immediately.
+"""Assign texts to raters, store their answers, and let simulated raters answer.
 
-A person's list does not depend on the other people, except where two separate lists would contain the same text. A
-person's earlier answers still count if the run, the number of texts or the people have changed.
+A rater's list does not depend on the other raters, except where two separate lists would contain the same text. A
+rater's earlier answers still count if the run, the number of texts or the raters have changed.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, islice
 from typing import Final
 
-from skillmix.calls import human_grader
+from skillmix.calls import UNKNOWN_DECODING, GradeKey, Message, Reply, Request, human_grader
 from skillmix.catalog.catalog import Skill
 from skillmix.errors import UserError
 from skillmix.experiment.steps import AnnotateStep
 from skillmix.hashing import ranked
 from skillmix.models.scripted import scripted_rater
 from skillmix.render import name_hint, plural, whole
-from skillmix.runs.people import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
+from skillmix.runs.journal import JournalWriter
+from skillmix.runs.people import LONGEST_COMMENT, HumanAnswer, document_of, is_duration, is_vote, rater_file
 from skillmix.runs.run import Run
 from skillmix.runs.texts import run_records
 from skillmix.runs.verdicts import PERSON
-from skillmix.validation.rater_answers import Answers, RaterJournal, latest_answer, stored_answers
+from skillmix.validation.rater_answers import Answers, attempts_at, require_same_rater, stored_answers
 from skillmix.validation.sample import (
     AnnotationItem,
     AskedQuestion,
     SampleText,
-    checked_agreement,
     items_of,
     questions_about,
     sample_order,
@@ -40,19 +40,19 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The text ids of each person, in the order in which the person sees the texts."""
+    """The ids of each rater's texts, in the order in which the rater sees them."""
 
     texts: Mapping[str, tuple[str, ...]]
 
     @property
     def shared(self) -> int:
-        """Return the smallest number of texts that any two people have in common; 0 for one person."""
+        """Return the smallest number of texts that any two raters have in common; 0 for one rater."""
         pairs = combinations(map(set, self.texts.values()), 2)
         return min((len(one & other) for one, other in pairs), default=0)
 
     @property
     def distinct(self) -> int:
-        """Return the number of different texts that people read."""
+        """Return the number of different texts in all lists."""
         return len(set[str]().union(*map(set, self.texts.values())))
 
 
@@ -65,13 +65,13 @@ def assign(
     seed: int = 0,
     answered: Mapping[str, Collection[str]] | None = None,
 ) -> Assignment:
-    """Assign n texts to each person, some of which are shared; assign fewer if there are not enough texts.
+    """Assign n texts to each rater, some of which all raters read; assign fewer if there are not enough texts.
 
-    If the run has too few texts for separate lists, people share more texts. `answered` lists the texts that each
-    person has already answered; these replace unanswered texts, so that no answer is lost.
+    If there are too few texts for separate lists, the lists have more texts in common. `answered` lists the texts that
+    each rater has already answered; they replace unanswered texts, so that no answer is lost.
     """
-    orders = {rater: sample_order(candidates, "own", seed, rater) for rater in raters}
     for_all = sample_order(candidates, "shared", seed)
+    orders = {rater: sample_order(candidates, "own", seed, rater) for rater in raters}
     shared, own = list[str](), {rater: list[str]() for rater in raters}
     taken: set[str] = set()
 
@@ -89,14 +89,13 @@ def assign(
                 own[rater] += next_of(orders[rater])
     known, texts = {one.id for one in candidates}, {}
     for rater in raters:
-        # if there are too few separate texts, people also read texts from other people's lists
+        # If there are too few separate texts, fill the list with texts of other raters.
         has = {*shared, *own[rater]}
         more = (one for one in sample_order(candidates, "own", seed, rater) if one not in has)
         own[rater] += islice(more, max(0, n - len(has)))
-        # Answered texts replace the last separate texts that have no answer.
+        # Replace the last separate texts without an answer by answered texts that are not in the list.
         done = [one for one in (answered or {}).get(rater, ()) if one in known]
-        has = {*shared, *own[rater]}
-        extra = [one for one in done if one not in has]
+        extra = [one for one in done if one not in (*shared, *own[rater])]
         replaced = [one for one in reversed(own[rater]) if one not in done][: len(extra)]
         kept = [one for one in (*shared, *own[rater]) if one not in replaced]
         texts[rater] = tuple(ranked([*kept, *extra[: len(replaced)]], "annotate", seed, rater))
@@ -104,7 +103,7 @@ def assign(
 
 
 def is_shared(number: int, overlap: float) -> bool:
-    """Whether the text with this number, counted from 0, is for all raters; shared texts are spread evenly.
+    """Whether all raters read the text with this number, counted from 0; such texts are spread evenly.
 
     >>> [is_shared(number, 0.3) for number in range(10)].count(True)
     3
@@ -113,37 +112,37 @@ def is_shared(number: int, overlap: float) -> bool:
 
 
 TEXTS = 50
-"""The default number of texts per person."""
+"""The default number of texts per rater."""
 
 
 class NothingToRead(UserError):
-    """The run, or one of its students, has no text that people could read."""
+    """The run, or one of its students, has no text to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Which people read which texts, and how many."""
+    """The raters, and the number and choice of their texts."""
 
     raters: tuple[str, ...]
     n: int | None = None
-    """The number of texts for each person; if None, as many as `width` requires, or else 50."""
+    """The number of texts for each rater; if None, as many as `width` requires, or else 50."""
     width: float | None = None
-    """The width of the 95% interval of agreement between a person and a grader."""
+    """The width of the 95% interval of agreement between a rater and a grader."""
     agreement: float = 0.5
     """The agreement at which the interval has this width; .5 is the worst case."""
     overlap: float = 0.3
-    """The share of a person's texts that all raters read."""
+    """The share of a rater's texts that all raters read."""
     seed: int = 0
     students: tuple[str, ...] = ()
-    """The students whose texts people read; empty means all students."""
+    """The students whose texts are read; empty for all students."""
     ks: tuple[int, ...] = ()
-    """The numbers of skills of the texts that people read; empty means all."""
+    """The numbers of skills of the texts that are read; empty for all numbers."""
 
     def __post_init__(self) -> None:
         for rater in self.raters:
             human_grader(rater)
             if self.raters.count(rater) > 1:
-                raise UserError(f"The rater {rater!r} is named twice.", hint="Give each person one name.")
+                raise UserError(f"The rater {rater!r} is named twice.", hint="Name each person once.")
         if not self.raters:
             raise UserError("No raters given.", hint="Name each person with --rater NAME.")
         if not 0 <= self.overlap <= 1:
@@ -152,13 +151,11 @@ class TaskSettings:
             raise UserError("The number of texts is given twice.", hint="Give --n or --width, not both.")
         if self.n is not None and self.n < 1:
             raise UserError(f"{self.n} is not a number of texts.", hint="Use 1 or more.")
-        checked_agreement(self.agreement)
-        if self.width is not None:
-            texts_for_width(self.width, agreement=self.agreement)
+        texts_for_width(0.5 if self.width is None else self.width, agreement=self.agreement)
 
     @property
     def texts(self) -> int:
-        """Return the number of texts for each person."""
+        """Return the number of texts for each rater."""
         if self.width is not None:
             return texts_for_width(self.width, agreement=self.agreement)
         return TEXTS if self.n is None else self.n
@@ -166,7 +163,7 @@ class TaskSettings:
 
 @dataclass(frozen=True)
 class AnnotationTask:
-    """The texts of a run that people read; a pure function of the run, the settings and the answers so far."""
+    """The texts of a run that people read; a pure function of the run, the settings and the stored answers."""
 
     run: Run
     settings: TaskSettings
@@ -177,16 +174,16 @@ class AnnotationTask:
 
     @property
     def raters(self) -> tuple[str, ...]:
-        """Return the people."""
+        """Return the raters."""
         return self.settings.raters
 
     def texts(self, rater: str) -> list[AnnotationItem]:
-        """Return the texts of a person, in the order in which the person sees them."""
+        """Return the texts of a rater, in the order in which the rater sees them."""
         return [self.items[one] for one in self.assignment.texts[rater]]
 
     def answer(self, rater: str, item: AnnotationItem) -> HumanAnswer | None:
-        """Return a person's answer about a text when the task was made; None if there was no answer."""
-        return latest_answer(self._answers[rater], item.text)
+        """Return the answer about a text that was stored when the task was made; None if there was none."""
+        return attempts_at(self._answers[rater], item.text).latest
 
     @cached_property
     def _skills(self) -> dict[str, Skill]:
@@ -198,72 +195,96 @@ class AnnotationTask:
         return questions_about(item, self._skills)
 
     def open_texts(self, rater: str) -> list[AnnotationItem]:
-        """Return the texts of a person that had no answer when the task was made."""
+        """Return the texts of a rater that had no answer when the task was made."""
         return [item for item in self.texts(rater) if self.answer(rater, item) is None]
 
-    @contextmanager
-    def answering(self, rater: str, *, model: str = PERSON) -> Iterator["AnswerStore"]:
-        """Open the store for answers of a person, or of a simulated rater with this model string.
-
-        Only one process can store answers for the same name at a time.
-        """
-        with RaterJournal(self.run.people, rater, model=model) as journal:
-            yield AnswerStore(self, journal)
+    def answering(self, rater: str, *, model: str = PERSON) -> "AnswerStore":
+        """Open the store for the answers of a person, or of a simulated rater with this model string."""
+        return AnswerStore(self, rater, model)
 
 
-class AnswerStore:
-    """Stores the answers of one person, each in one transaction that ends before the answer is reported as stored."""
+class AnswerStore(AbstractContextManager["AnswerStore"]):
+    """Stores one rater's answers, each in a transaction of its own; only one process can do so for a name."""
 
-    def __init__(self, task: AnnotationTask, journal: RaterJournal) -> None:
-        self._task = task
-        self._journal = journal
+    def __init__(self, task: AnnotationTask, rater: str, model: str) -> None:
+        folder = task.run.people
+        require_same_rater(folder, rater, model)
+        self._task, self._model, self._grader = task, model, human_grader(rater)
+        self._journal = JournalWriter(rater_file(folder, rater))
+        try:
+            self._journal.into_one_file()  # clean up in case an earlier process was killed
+            self._answers = stored_answers(folder, rater)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def __exit__(self, *problem: object) -> None:
+        self._journal.close()
 
     def latest(self, item: AnnotationItem) -> HumanAnswer | None:
-        """Return the answer about a text that counts; None if there is none yet."""
-        return self._journal.latest(item.text)
+        """Return the latest answer about a text, which is the one that counts; None if there is none yet."""
+        return attempts_at(self._answers, item.text).latest
 
     def answered(self, items: Sequence[AnnotationItem]) -> list[bool]:
         """Return, for each of these texts, whether it has an answer."""
         return [self.latest(item) is not None for item in items]
 
     def store(self, item: AnnotationItem, answer: HumanAnswer) -> bool:
-        """Store an answer, and return False if it is already stored; raise an error if the answer has a fault."""
+        """Store an answer with the task as shown; return False if it is already stored.
+
+        A changed answer is stored as a further attempt. If the answer has a fault, raise an error.
+        """
         fault = fault_of(item, answer)
         if fault is not None:
             raise UserError(f"The answer about the text {item.id} cannot be stored: {fault}.", hint=_VOTES)
-        return self._journal.store(item.text, task_in_words(item, self._task.questions(item)), answer)
+        attempts = attempts_at(self._answers, item.text)
+        sent = {one.id for one in attempts.by_number.values() if one is not None and one.id is not None}
+        if answer.id in sent or (attempts.latest is not None and attempts.latest.says_the_same(answer)):
+            return False
+        number = max(attempts.by_number, default=-1) + 1
+        key = GradeKey(*attempts.conversation, item.text.id, self._grader, 0, number)
+        shown = task_in_words(item, self._task.questions(item))
+        request = Request(key, self._model, (Message("user", shown),), UNKNOWN_DECODING, None)
+        with self._journal.transaction():
+            self._journal.add_combinations([item.combination])
+            self._journal.record(request, Reply(document_of(answer)), origin="imported")
+        self._journal.into_one_file()
+        attempts.by_number[number] = answer
+        return True
 
     def store_all(self, answers: Mapping[str, HumanAnswer]) -> int:
         """Store answers by text id, and return how many were new; if any answer has a fault, store nothing."""
         with self._journal.transaction():
-            return sum(self.store(self._task.items[own], answer) for own, answer in answers.items())
+            new = sum(self.store(self._task.items[own], answer) for own, answer in answers.items())
+        self._journal.into_one_file()
+        return new
 
 
 _VOTES = "Give each criterion 1 (yes), 0 (no) or None (unsure)."
 
 
 def fault_of(item: AnnotationItem, answer: HumanAnswer) -> str | None:
-    """Return why an answer does not fit a text; None if it fits."""
+    """Describe why an answer does not fit a text; None if it fits."""
     names = [criterion.name for criterion in item.criteria]
     missing = [name for name in names if name not in answer.votes]
     unknown = [name for name in answer.votes if name not in names]
     if missing or unknown:
-        return f"it has no vote on {missing[0]!r}" if missing else f"{unknown[0]!r} is not a criterion of it"
+        return f"it has no vote on {missing[0]!r}" if missing else f"{unknown[0]!r} is not one of its criteria"
     wrong = next((name for name in names if not is_vote(answer.votes[name])), None)
     if wrong is not None:
         return f"the vote on {wrong!r} is {answer.votes[wrong]!r}"
     if len(answer.comment) > LONGEST_COMMENT:
-        return f"the comment has {len(answer.comment)} characters where {LONGEST_COMMENT} are allowed"
+        return f"the comment has {len(answer.comment)} characters, but at most {LONGEST_COMMENT} are allowed"
     if answer.seconds is not None and not is_duration(answer.seconds):
         return f"{answer.seconds!r} is not a number of seconds"
     return None
 
 
 def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
-    """Choose the texts of each person, reading the run only once."""
+    """Choose the texts of each rater."""
     if run.has_outcomes:
         raise UserError(
-            f"The graders of {run.name} give outcomes, but people are asked about skills, topic and sense.",
+            f"The graders of {run.name} decide outcomes, but people are asked about skills, topic and sense.",
             hint="Read its texts with skillmix texts or in its report.",
         )
     records = run_records(run)
@@ -278,22 +299,16 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
     wanted = everything if is_whole else items_of(records, students=settings.students, ks=settings.ks)
     if not wanted:
         raise NothingToRead(
-            f"The run {run.name} has no text that people could read.",
+            f"The run {run.name} has no text for people to read.",
             hint="Run it first, or choose another student or k. Empty answers and refusals are not shown.",
         )
     answers = {rater: stored_answers(run.people, rater) for rater in settings.raters}
     answered = {
-        rater: [item.id for item in wanted if latest_answer(own, item.text) is not None]
+        rater: [item.id for item in wanted if attempts_at(own, item.text).latest is not None]
         for rater, own in answers.items()
     }
-    assignment = assign(
-        [item.candidate for item in wanted],
-        settings.raters,
-        n=settings.texts,
-        overlap=settings.overlap,
-        seed=settings.seed,
-        answered=answered,
-    )
+    candidates, sizes = [item.candidate for item in wanted], {"n": settings.texts, "seed": settings.seed}
+    assignment = assign(candidates, settings.raters, overlap=settings.overlap, answered=answered, **sizes)
     items = {item.id: item for item in (*everything, *wanted)}
     return AnnotationTask(run, settings, items, assignment, answers)
 
@@ -314,7 +329,7 @@ class RaterProgress:
 
     @property
     def in_words(self) -> str:
-        """Describe the rater and how many texts have an answer."""
+        """Describe the progress in a clause."""
         kind = " (simulated)" if self.is_simulated else ""
         return f"{self.rater}{kind} has answered {whole(self.answered)} of {plural(self.texts, 'text')}"
 
@@ -325,7 +340,7 @@ def annotate_step_of(run: Run, name: str) -> AnnotateStep:
     found = next((step for step in steps if step.name == name), None)
     if found is None:
         known = [step.name for step in steps]
-        listed = f"Its annotate steps: {', '.join(known)}." if known else "Name people with --rater instead."
+        listed = f"Its annotate steps: {', '.join(known)}." if known else "Name the people with --rater instead."
         raise UserError(
             f"The run {run.name} has no annotate step {name!r}.", hint=name_hint(name, known, otherwise=listed)
         )
@@ -333,7 +348,7 @@ def annotate_step_of(run: Run, name: str) -> AnnotateStep:
 
 
 def step_task(step: AnnotateStep, run: Run) -> AnnotationTask:
-    """Make the task of a step, with the answers so far."""
+    """Make the task of a step."""
     students, ks = tuple(step.read_students or ()), tuple(step.k or ())
     sizes = (step.n, step.width, step.agreement, step.overlap, step.seed)
     return make_task(run, TaskSettings(tuple(step.raters), *sizes, students, ks))
