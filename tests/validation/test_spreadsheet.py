@@ -172,9 +172,15 @@ def test_an_export_never_replaces_votes_or_other_files(file: Path, task: Annotat
     Path("other.csv").write_text("precious", encoding="utf-8")
 
     for path in (file, Path("other.csv")):
-        with pytest.raises(UserError, match="is not an empty task"):
-            write_spreadsheet(task, "ann", path)
-    assert file.read_bytes() == before
+        assert not write_spreadsheet(task, "ann", path)
+        assert main(["annotate", "people", "--rater", "ann", "--n", "100", "--export", str(path)]) == 2
+    assert (file.read_bytes(), Path("other.csv").read_text(encoding="utf-8")) == (before, "precious")
+
+    with task.answering("ann") as store:
+        store.store_all(read_spreadsheet(task, "ann", file).answers)
+    again = make_task(task.run, task.settings)
+    assert write_spreadsheet(again, "ann", file)  # all its votes are stored
+    assert read_spreadsheet(again, "ann", file) == read_spreadsheet(task, "ann", file)
 
 
 def test_the_spreadsheet_is_blind(file: Path) -> None:
@@ -209,7 +215,7 @@ def test_texts_outside_the_sample_are_refused_unless_they_were_answered_before(
     write_rows(file, filled(file))
     small = TaskSettings(("ann",), n=2)
 
-    with pytest.raises(UserError, match="ann does not read it; import with the options of the export"):
+    with pytest.raises(UserError, match="it is not assigned to ann; import with the options of the export"):
         read_spreadsheet(make_task(task.run, small), "ann", file)
 
     with task.answering("ann") as store:

@@ -90,9 +90,13 @@ def annotate(options: argparse.Namespace) -> int:
         LOG.info(f"{plural(shared, 'text')} for all raters, {whole(task.assignment.distinct)} in total")
     if options.export is None:
         return _serve(task, raters, options)
-    texts = write_spreadsheet(task, raters[0], options.export)
+    if not write_spreadsheet(task, raters[0], options.export):
+        raise UserError(
+            f"{options.export} exists, and is not a task whose votes are all stored.",
+            hint="Nothing was changed. Import it first, or choose another name.",
+        )
     if options.json:
-        return cli.print_json({"file": str(options.export), "texts": texts})
+        return cli.print_json({"file": str(options.export), "texts": len(task.texts(raters[0]))})
     print(options.export)
     words = "".join(f" --{name} {quote(str(value))}" for name, value in cli.given(options, "step", *_DECIDED).items())
     name = f"skillmix annotate {quote(options.run)}{words} --rater {raters[0]} --import {quote(str(options.export))}"

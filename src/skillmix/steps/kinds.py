@@ -328,14 +328,15 @@ def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
 
 def _what_to_do(step: AnnotateStep, task: "AnnotationTask", one: "RaterProgress") -> str:
     """Write the spreadsheet for a person with texts left, and describe how to answer."""
-    from skillmix.validation.spreadsheet import refresh_spreadsheet
+    from skillmix.validation.spreadsheet import write_spreadsheet
 
     run = task.run
     name = run.name if run.path == Path("runs") / run.name else str(run.path)
     command = ["skillmix", "annotate", name, "--step", step.name, "--rater", one.rater]
     file = run.step(step.name) / f"{one.rater}.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
     left = f"{one.rater} has {plural(one.left, 'text')} left of {one.texts}"
-    if refresh_spreadsheet(task, one.rater, file):
+    if write_spreadsheet(task, one.rater, file):
         return f"{left}: {join(command)} serves the page; or fill {file} and import it"
     return f"{left}: {file} has votes that are not stored: {join([*command, '--import', str(file)])}"
 

@@ -111,7 +111,7 @@ def texts_for_width(width: float, *, agreement: float = 0.5) -> int:
     if not NARROWEST <= width < 1:
         raise UserError(
             f"{width} is not a valid width for an interval of agreement.",
-            hint=f"Use at least {NARROWEST} and less than 1.",
+            hint=f"Use a number from {NARROWEST} to below 1.",
         )
     if not 0 <= agreement <= 1:
         raise UserError(f"{agreement} is not a valid agreement.", hint="Use a number from 0 to 1.")

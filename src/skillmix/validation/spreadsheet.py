@@ -1,8 +1,8 @@
-"""Write one person's task as a CSV spreadsheet with one row for each question, and read it back with checks.
+"""Write a rater's task as a CSV spreadsheet with one row for each question, and read it back with checks.
 
-Texts come from models, and a spreadsheet program interprets a cell that begins with "=" as a formula. An apostrophe is
-put in front of such cells, so that nothing in the file is ever computed. The person who fills in the file may sort its
-rows and use another separator, but a changed text, question or criterion is a fault.
+Texts come from models, and a spreadsheet program interprets a cell that begins with "=" as a formula. Such cells get a
+leading apostrophe, so that a program never computes them. The rater may sort the rows, and a program may use another
+separator, but a changed text, question or criterion is a fault.
 """
 
 import csv
@@ -28,54 +28,17 @@ _WORDS: Final[Mapping[Vote, str]] = {1: "1", 0: "0", None: "?"}
 _FORMULA: Final = re.compile(r"[\s\x00-\x1f]*[=+\-@\t\r|%\uff1d\uff0b\uff0d\uff20]")
 _SEPARATOR_LINE: Final = re.compile(r'"?sep=([,;\t])"?[,;\t]*\r?\n', re.IGNORECASE)
 _ID_LETTER: Final = "t"
-"""The first letter of each id, because a program might rewrite an id that looks like a number."""
+"""The first character of each id, because a program might rewrite an id that looks like a number."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LARGEST: Final = 100_000_000
 _Row = dict[str, str]
 """Cells by column."""
 
 
-def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
-    """Write a person's task, including existing answers, and return the number of texts."""
-    content = _content(task, rater)
-    try:
-        is_empty_task = not file.exists() or not any(row["vote"].strip() for _, row in _rows(file))
-    except UserError:
-        is_empty_task = False
-    if not is_empty_task:
-        raise UserError(f"{file} exists and is not an empty task.", hint="Nothing was changed. Choose another name.")
-    file.write_bytes(content)
-    return len(task.texts(rater))
-
-
-def refresh_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
-    """Replace an earlier spreadsheet of a person's task; return False and keep it if it has unstored votes."""
-    content = _content(task, rater)
-    if file.exists():
-        if file.read_bytes() == content:
-            return True
-        if _has_new_votes(task, rater, file):
-            return False
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(file)
-    return True
-
-
-def _has_new_votes(task: AnnotationTask, rater: str, file: Path) -> bool:
-    """Whether a spreadsheet may contain a vote that is not in the journal."""
-    try:
-        if not any(row["vote"].strip() for _, row in _rows(file)):
-            return False
-        read = read_spreadsheet(task, rater, file).answers
-    except UserError:
-        return True
-    stored = {own: task.answer(rater, task.items[own]) for own in read}
-    return not all(one is not None and one.says_the_same(read[own]) for own, one in stored.items())
-
-
-def _content(task: AnnotationTask, rater: str) -> bytes:
+def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
+    """Write a rater's task with the answers so far; return False and keep the file if it may have unstored votes."""
+    if file.exists() and _has_new_votes(task, rater, file):
+        return False
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\r\n")
     writer.writerow(COLUMNS)
@@ -87,12 +50,27 @@ def _content(task: AnnotationTask, rater: str) -> bytes:
             vote = _WORDS[answer.votes[question.name]] if answer else ""
             comment = answer.comment if answer and question.name == item.criteria[0].name else ""
             writer.writerow([guarded(cell) for cell in (*about, *asked, vote, comment)])
+    partial = file.with_name(f"{file.name}.partial")
     # The byte-order mark makes spreadsheet programs read the file as UTF-8.
-    return content.getvalue().encode("utf-8-sig")
+    partial.write_bytes(content.getvalue().encode("utf-8-sig"))
+    partial.replace(file)
+    return True
+
+
+def _has_new_votes(task: AnnotationTask, rater: str, file: Path) -> bool:
+    """Whether a file is not a task, or may contain a vote that is not stored."""
+    try:
+        if not any(row["vote"].strip() for _, row in _rows(file)):
+            return False
+        read = read_spreadsheet(task, rater, file).answers
+    except UserError:
+        return True
+    stored = {own: task.answer(rater, task.items[own]) for own in read}
+    return not all(one is not None and one.says_the_same(read[own]) for own, one in stored.items())
 
 
 def guarded(cell: str) -> str:
-    """Return a cell that no spreadsheet program interprets as a formula.
+    """Return the cell, with a leading apostrophe if a spreadsheet program would interpret it as a formula.
 
     >>> guarded("=1+1"), guarded("Time flies."), guarded("- a list")
     ("'=1+1", 'Time flies.', "'- a list")
@@ -111,13 +89,13 @@ class SpreadsheetAnswers:
 
 
 def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> SpreadsheetAnswers:
-    """Read a spreadsheet that a person filled in, or raise one error with all faults, so that nothing is stored."""
+    """Read a filled-in spreadsheet, or raise one error with all faults."""
     rows, wanted = list(_rows(file)), human_grader(rater)
     other = next((row["rater"].strip() for _, row in rows if row["rater"].strip() != wanted), None)
     if other is not None:
         raise UserError(
             f"{file} is not the task of {rater}: a row has the rater {other[:80]!r}, not {wanted!r}.",
-            hint="Nothing was stored. Name the person of the file with --rater.",
+            hint="Nothing was stored. Name the rater of the file with --rater.",
         )
     by_item: dict[str, dict[str, _Row]] = {}
     faults: list[str] = []
@@ -140,15 +118,15 @@ def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> Spreadshee
         for own, answer in answers.items():
             found = fault_of(task.items[own], answer)
             if own not in own_texts and task.answer(rater, task.items[own]) is None:
-                found = f"{rater} does not read it; import with the options of the export"
+                found = f"it is not assigned to {rater}; import with the options of the export"
             faults += [f"the text {_ID_LETTER}{own}: {found}"] if found else []
     if faults:
-        raise faults_error(str(file), faults, hint="Nothing was stored. A vote is 1, 0 or ?, one for each question.")
+        raise faults_error(str(file), faults, hint="Nothing was stored. Each question needs a vote: 1, 0 or ?.")
     return SpreadsheetAnswers(answers, len(by_item) - len(answers))
 
 
 def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, str]:
-    """Return the text and the criterion of a row, or raise a ValueError that describes a fault in the row."""
+    """Return the text and the criterion of a row; a ValueError describes a fault in the row."""
     own = row["item"].strip()
     item = task.items.get(own.removeprefix(_ID_LETTER)) if own.startswith(_ID_LETTER) else None
     if item is None:
@@ -166,7 +144,7 @@ def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, 
 
 
 def _is_same(cell: str, expected: str) -> bool:
-    """Whether a cell equals the written value, except for spaces and line ends, which programs change."""
+    """Whether a cell equals the written value, apart from whitespace, which programs change."""
     plain = _CONTROLS.sub("\ufffd", expected)
     return " ".join(cell.split()) in (" ".join(plain.split()), " ".join(guarded(expected).split()))
 
@@ -177,7 +155,7 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
     named = _SEPARATOR_LINE.match(content)
     if named is not None:
         content = content[named.end() :]
-    # In some languages, spreadsheet programs write semicolons or tabs.
+    # In some locales, spreadsheet programs write semicolons or tabs.
     separator = max((",", ";", "\t"), key=content.partition("\n")[0].count) if named is None else named[1]
     longest = csv.field_size_limit(_LARGEST)
     try:
@@ -189,10 +167,9 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
     header = [name.strip() for name in rows[0]] if rows else []
     missing = [name for name in COLUMNS if header.count(name) != 1]
     if missing:
-        again = (
-            "Export the task again, and copy the votes." if missing == ["rater"] else "Fill a file that --export wrote."
+        raise UserError(
+            f"{file} is not a task: it has no column {missing[0]!r}.", hint="Export the task again, and copy the votes."
         )
-        raise UserError(f"{file} is not a task: it has no column {missing[0]!r}.", hint=again)
     places = {name: header.index(name) for name in COLUMNS}
     return (
         (number, {name: row[place] if place < len(row) else "" for name, place in places.items()})

@@ -307,8 +307,8 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
         rater: [item.id for item in wanted if attempts_at(own, item.text).latest is not None]
         for rater, own in answers.items()
     }
-    candidates, sizes = [item.candidate for item in wanted], {"n": settings.texts, "seed": settings.seed}
-    assignment = assign(candidates, settings.raters, overlap=settings.overlap, answered=answered, **sizes)
+    texts, n, seed = [item.candidate for item in wanted], settings.texts, settings.seed
+    assignment = assign(texts, settings.raters, n=n, overlap=settings.overlap, seed=seed, answered=answered)
     items = {item.id: item for item in (*everything, *wanted)}
     return AnnotationTask(run, settings, items, assignment, answers)
 
