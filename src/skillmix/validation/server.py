@@ -1,19 +1,18 @@
-"""Serve the page on which people answer, for this machine only.
+"""Serve the page on which raters answer, on this machine only.
 
-Every address begins with the secret of one person. The server rejects requests without a secret, from another origin or
-host, to another path or with another method, and requests that are too large or not in JSON. The page receives one text
-at a time and no information about students, graders or other people. It uses no cookies, loads nothing from other
+Every path begins with a rater's secret token. The server rejects requests without a token, from another origin or host,
+to another path or with another method, and requests that are too large or not in JSON. The page receives one text at a
+time and no information about students, graders or other raters. It sets no cookies and loads nothing from other
 servers, and its policy forbids inline scripts.
 
-If the server stops while a page is open, the page finds the restarted server under the same address, so nobody needs a
-new link. Only its owner can read the file of links. Anyone who knows a link can answer for its person on this machine.
+A restarted server uses the same addresses, so open pages reconnect and nobody needs a new link. Only the user who
+started the server can read the file of links. Anyone who knows a link can answer for its rater on this machine.
 """
 
 import asyncio
 import json
 import logging
 import os
-import re
 import socket
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +22,14 @@ from importlib import resources
 from pathlib import Path
 from secrets import token_urlsafe
 from signal import SIGINT
-from typing import Final
+from typing import Annotated, Any, Final
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from skillmix.errors import Interrupted, UserError
+from skillmix.files import located_fault
 from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import StopReason, reacting_to_signals, signal_of
@@ -36,19 +37,18 @@ from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 
 _FILE: Final = "links.json"
 """A file in the folder of people's answers that only its owner can read."""
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where one person answers: a secret and a port, which is 0 for any free port."""
+    """The address of one rater's page: a secret token and a port, which is 0 for any free port."""
 
-    port: int
-    token: str
+    port: Annotated[int, Field(ge=0, lt=65536)]
+    token: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{32,100}$")]
 
 
 def links_of(run: Run, raters: Sequence[str], *, new: bool = False) -> dict[str, Link]:
-    """Return the links of people: the links that were used before, or new links with the previous port."""
+    """Return the raters' links: the stored links, or new tokens with the stored ports."""
     known = _read(run.people / _FILE)
     if new:
         known = {rater: Link(link.port, token_urlsafe(32)) for rater, link in known.items()}
@@ -56,7 +56,7 @@ def links_of(run: Run, raters: Sequence[str], *, new: bool = False) -> dict[str,
 
 
 def keep_links(run: Run, links: Mapping[str, Link]) -> None:
-    """Store links beside the links of other people in the run."""
+    """Store links, and keep the stored links of other raters."""
     file = run.people / _FILE
     file.parent.mkdir(exist_ok=True)
     content = {rater: asdict(link) for rater, link in {**_read(file), **links}.items()}
@@ -70,20 +70,14 @@ def keep_links(run: Run, links: Mapping[str, Link]) -> None:
 def _read(file: Path) -> dict[str, Link]:
     """Return the stored links; empty if the file is missing or damaged."""
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        links = {rater: Link(one["port"], one["token"]) for rater, one in stored.items()}
-        is_whole = all(
-            type(x.port) is int and 0 <= x.port < 65536 and _TOKEN.fullmatch(x.token) for x in links.values()
-        )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return TypeAdapter(dict[str, Link]).validate_json(file.read_bytes(), strict=True)
+    except (OSError, ValidationError):
         return {}
-    return links if is_whole else {}
 
 
 HOST: Final = "127.0.0.1"
 _LARGEST: Final = 64 * 1024
-"""The largest size of a request in bytes."""
-_LONGEST_ID: Final = 100
+"""The largest size of a request, in bytes."""
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -104,18 +98,30 @@ _FILES: Final = {
 }
 
 
+class _SentAnswer(BaseModel):
+    """The body of a request that stores an answer; `fault_of` checks the votes, the comment and the seconds."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    item: str
+    id: Annotated[str, Field(min_length=1, max_length=100)]
+    votes: dict[str, Any]
+    comment: str
+    seconds: Any
+
+
 class RaterPage:
-    """Handles the requests that one person can make: for the page, the state or one text, and to store an answer."""
+    """Handles the requests of one rater's page, which ask for its state or a text, or store an answer."""
 
     def __init__(self, task: AnnotationTask, rater: str, store: AnswerStore) -> None:
         self._task = task
         self._rater = rater
         self._store = store
         self._items = task.texts(rater)
-        self._numbers = {item.id: number for number, item in enumerate(self._items)}
+        self._by_id = {item.id: item for item in self._items}
 
     def state(self) -> dict[str, object]:
-        """Return who answers, and which texts already have an answer."""
+        """Return the rater's name, and which texts already have an answer."""
         done = "".join("1" if one else "0" for one in self._store.answered(self._items))
         return {"rater": self._rater, "done": done}
 
@@ -135,22 +141,15 @@ class RaterPage:
         }
 
     def answer(self, body: bytes) -> bool:
-        """Store the answer from a request; a ValueError describes any fault in the answer."""
+        """Store the answer in a request, and return False if it is already stored; a ValueError describes a fault."""
         try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            raise ValueError("the request is not JSON") from None
-        if not isinstance(document, dict) or document.keys() != {"item", "id", "votes", "comment", "seconds"}:
-            raise ValueError("the request has other fields")
-        number, own_id, votes, comment = (document[name] for name in ("item", "id", "votes", "comment"))
-        if not isinstance(number, str) or number not in self._numbers:
+            sent = _SentAnswer.model_validate_json(body)
+        except ValidationError as error:
+            raise ValueError(located_fault(error.errors()[0], _SentAnswer)) from None
+        item = self._by_id.get(sent.item)
+        if item is None:
             raise ValueError("this is not one of your texts")
-        if not isinstance(own_id, str) or not 0 < len(own_id) <= _LONGEST_ID:
-            raise ValueError("the answer has no id")
-        if not isinstance(votes, dict) or not isinstance(comment, str):
-            raise ValueError("the votes or the comment have another form")
-        item = self._items[self._numbers[number]]
-        answer = HumanAnswer(votes, comment, document["seconds"], own_id)
+        answer = HumanAnswer(sent.votes, sent.comment, sent.seconds, sent.id)
         fault = fault_of(item, answer)
         if fault is not None:
             raise ValueError(fault)
@@ -158,7 +157,7 @@ class RaterPage:
 
 
 def application(pages: Mapping[str, RaterPage]) -> web.Application:
-    """Make the server's application; `pages` maps each person's secret to the person's page."""
+    """Make the server's application; `pages` maps each rater's token to the rater's page."""
     folder = resources.files("skillmix.validation") / "files"
     files = {path: ((folder / name).read_text(encoding="utf-8"), kind) for path, (name, kind) in _FILES.items()}
     secrets = {token.encode(): page for token, page in pages.items()}
@@ -168,7 +167,7 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
             response = await _respond(request, secrets, files)
         except web.HTTPException as refusal:
             response = web.Response(status=refusal.status, text=refusal.reason)
-        except Exception:  # noqa: BLE001  # a bug in this program: the terminal shows the error, and the page continues
+        except Exception:  # noqa: BLE001  # after a bug in this program, the page can still be used
             traceback.print_exc()
             response = web.Response(status=500, text="The server failed; its terminal shows the error.")
         response.headers.update(_HEADERS)
@@ -182,7 +181,7 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
 async def _respond(
     request: web.Request, secrets: Mapping[bytes, RaterPage], files: Mapping[str, tuple[str, str]]
 ) -> web.StreamResponse:
-    # Reject requests that another site could make a browser send, recognized by a different origin or host name.
+    # Another site can make a browser send requests; they have a different origin or host name.
     here = request.transport.get_extra_info("sockname")[1] if request.transport else 0
     if request.headers.get("Host") not in (f"{HOST}:{here}", f"localhost:{here}"):
         raise web.HTTPForbidden(reason="This host name is not served here.")
@@ -192,7 +191,7 @@ async def _respond(
         raise web.HTTPForbidden(reason="This origin is not allowed.")
     token, slash, path = request.path.removeprefix("/").partition("/")
     given = token.encode("utf-8", "surrogatepass")
-    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # all, in constant time
+    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # in constant time
     if not found:
         raise web.HTTPForbidden(reason="This link is not valid.")
     page = found[0]
@@ -221,13 +220,13 @@ async def _stored(request: web.Request, page: RaterPage) -> web.Response:
         raise web.HTTPUnsupportedMediaType
     try:
         body = await request.read()
-    except (OSError, web.RequestPayloadError, HttpProcessingError):  # it is incomplete, or its encoding is unreadable
+    except (OSError, web.RequestPayloadError, HttpProcessingError):  # incomplete, or in an unknown encoding
         raise web.HTTPBadRequest(reason="The body of the request cannot be read.") from None
     try:
         is_new = page.answer(body)
     except ValueError as fault:
         return web.json_response({"error": str(fault)}, status=400)
-    except UserError as problem:  # the journal cannot be written now, so the page keeps the answer and sends it again
+    except UserError as problem:  # the journal cannot be written now; the page keeps the answer and sends it again
         return web.json_response({"error": problem.message}, status=503)
     return web.json_response({"stored": True, "is_new": is_new})
 
@@ -242,14 +241,14 @@ async def serve(
 ) -> None:
     """Serve until a signal arrives or the task is cancelled.
 
-    `ready` receives the address of each person as soon as the addresses work. If `port` is None, the previous port is
-    used or, if that is not free, any other port.
+    `ready` receives the address of each rater as soon as the server accepts requests. If `port` is None, use the
+    previous port or, if it is not free, any other port.
     """
     with _bound(port, [link.port for link in links.values()]) as listening:
         number = listening.getsockname()[1]
         used = {rater: Link(number, link.token) for rater, link in links.items()}
         pages = {link.token: RaterPage(task, rater, stores[rater]) for rater, link in used.items()}
-        # Discard this log, so that nobody can fill the terminal with tracebacks by sending broken requests.
+        # Discard this log, because broken requests would fill the terminal with tracebacks.
         log = logging.Logger("annotate")
         log.addHandler(logging.NullHandler())
         runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0, logger=log)
@@ -259,7 +258,7 @@ async def serve(
             keep_links(task.run, used)
             ready({rater: f"http://{HOST}:{number}/{link.token}/" for rater, link in used.items()})
             came: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
-            # If a signal raised its error while an answer was being processed, a traceback would be printed.
+            # Wait for the signal, because an error raised while an answer is processed would print a traceback.
             with reacting_to_signals(lambda reason: None if came.done() else came.set_result(reason)):
                 reason = await came
         finally:
@@ -268,11 +267,11 @@ async def serve(
 
 
 def _bound(port: int | None, earlier: Sequence[int]) -> socket.socket:
-    """Return a socket on this machine: on `port` if given, otherwise on a free earlier port or on any free port."""
+    """Return a socket bound to `port` or, if it is None, to a free earlier port or any free port."""
     for number in [port] if port is not None else [*dict.fromkeys(one for one in earlier if one), 0]:
         opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if os.name == "posix":  # the port of a killed server would otherwise be blocked for a minute
+            if os.name == "posix":  # otherwise, the port of a killed server is blocked for a minute
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened.bind((HOST, number))
         except (OSError, OverflowError):
