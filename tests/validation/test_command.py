@@ -37,7 +37,7 @@ def test_missing_decisions_are_exit_status_1(in_folder: Path, capsys: pytest.Cap
     status, out, _ = run(capsys, "calibrate", "scripted:grader?unreadable=1", "--set", file)
 
     assert status == 1
-    assert "decided no labelled point" in out
+    assert "decided no labeled point" in out
     assert "4 of skill" in out
     assert "| criterion" not in out
     page = Path("runs/calibrate-mine-scripted-grader-unreadable-1/cards/scripted-grader-unreadable-1/card.html")

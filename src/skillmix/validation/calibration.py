@@ -1,4 +1,4 @@
-"""Plan a calibration, and compare a grader's votes with the labels of texts, as a card and a page."""
+"""Plan a calibration, compare a grader's votes with known labels, and present the result as text, JSON and a page."""
 
 import json
 from collections import Counter
@@ -39,16 +39,16 @@ from skillmix.scores.graders import GraderCard, GraderFacts, TextUnderGraders, T
 from skillmix.validation.known_texts import CalibrationSet, KnownText, load_set
 
 STUDENT: Final = "calibration"
-"""The student under whose name a run stores the texts of a set."""
+"""The student name under which a run stores the texts of a set."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationPlan:
-    """A calibration whose inputs are all loaded and checked."""
+    """A calibration with its loaded and checked inputs."""
 
     known: CalibrationSet
     whole_size: int
-    """The number of texts in the whole set; `known` may contain only some of them."""
+    """The number of texts in the set, of which `known` may contain only a part."""
     catalog: Catalog
     prompts: PromptSet
     experiment: Experiment
@@ -74,11 +74,11 @@ def planned(
     max_usd: float | None = None,
     bigbench: Path | None = None,
 ) -> CalibrationPlan:
-    """Load the inputs of a calibration, and report all faults before any call.
+    """Load and check the inputs of a calibration.
 
-    The grader is a model string, or a mapping with the keys of a grader in an experiment file. By default, the name of
-    the run consists of the set and the grader. `size` limits the number of texts. `bigbench` is the source archive of
-    the package with this name, or a folder with its files.
+    The grader is a model string, or a mapping with the keys of a grader in an experiment file. By default, the run is
+    named after the set and the grader. `size` limits the number of texts. `bigbench` is the source archive of the
+    package bigbench, or a folder with its files.
     """
     own_catalog, own_prompts = load_catalog(catalog), load_prompts(prompts)
     document = {"model": grader} if isinstance(grader, str) else dict(grader)
@@ -107,10 +107,10 @@ def planned(
 
 
 LABELS: Final = "labels"
-"""The name under which the known points appear, beside the grader's name."""
+"""The grader name that stands for the labels in a card."""
 Criterion = Literal["skill", "topic", "sense"]
 CRITERIA: Final[tuple[Criterion, ...]] = ("skill", "topic", "sense")
-"""The criteria with labels, in the order of a rubric for one skill."""
+"""The criteria that have labels, in the order of a rubric for one skill."""
 _LENGTH: Final = len(CRITERIA)
 
 
@@ -122,7 +122,7 @@ class WrongPoint:
     criterion: Criterion
     label: bool
     words: str | None
-    """The grader's comment on the point, if the reply contains more than a number."""
+    """The grader's comment on the criterion; None if the reply contains only a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ class MeasuredText:
     points: Points
     """The majority of the rounds for skill, topic and sense; None if undecided."""
     votes: tuple[Vote | None, ...]
-    """The points for skill, topic and sense, by round; None if no reply of the round could be parsed."""
+    """The points for skill, topic and sense by round; None if no reply of the round can be parsed."""
     wrong: tuple[WrongPoint, ...]
 
     def as_item(self, run: str, grader: str) -> TextUnderGraders:
         """Convert the text for a grader card; the length counts as met for both grader and label.
 
-        A point without a label is omitted for both. A card treats unlabeled decisions as the population from which the
-        labeled decisions are sampled, but in a calibration, labels are not a sample.
+        A point without a label is omitted. A card would otherwise treat the unlabeled decisions as the population from
+        which the labeled decisions are sampled, but the labels of a calibration are not a sample.
         """
         known = self.known
         compared = [None if label is None else point for label, point in zip(known.labels, self.points, strict=True)]
@@ -159,17 +159,17 @@ class MeasuredText:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """Facts about the calls to the grader for the texts of the set, over all invocations."""
+    """Statistics of the calls to the grader about the texts of the set, over all invocations."""
 
     calls: int
     unreadable: int
-    """The number of replies that could not be parsed."""
+    """The number of replies that cannot be parsed."""
     without_reply: int
     reasons: dict[str, int]
     """The number of unparseable replies, by reason."""
     input_tokens: int | None
     output_tokens: int | None
-    """None if any reply does not report its token count."""
+    """None if the token count of any reply is unknown."""
     cost_usd: float | None
     """None if the cost of any reply is unknown."""
 
@@ -181,7 +181,7 @@ _Grading = tuple[int, Call, Reading | None]
 def _measured_text(
     known: KnownText, own: Sequence[_Grading], plan: CalibrationPlan, code: RulesGrader | None
 ) -> MeasuredText:
-    """Return a text with its votes and wrong points; if the grader is code, it decides the points now."""
+    """Combine the grader's replies, or the verdict of code, into the votes and points of a text."""
     skills = known.combination.skills
     verdict = code.verdict(known.text, skills=skills, topic=known.topic) if code else None
     if plan.settings.asked is None:
@@ -200,7 +200,7 @@ def _measured_text(
     for index, (criterion, label, point) in enumerate(zip(CRITERIA, known.labels, points, strict=True)):
         if label is None or point is None or label == point:
             continue
-        # Use the grader's words in the first round with this decision; half a point is neither given nor denied.
+        # Quote the first round with this decision; half a point neither gives nor denies the point.
         words = (
             words_about(rubric, index, call.outcome.text)
             for _, call, reading in own
@@ -221,17 +221,17 @@ def _sum(values: Sequence[_Number | None]) -> _Number | None:
 
 
 _WORST: Final = 10
-"""The number of skills that the terminal shows; the page shows all skills."""
+"""The number of skills in the terminal; the page lists all skills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The outcome of a calibration: the card of the grader, and the data behind the card."""
+    """The outcome of a calibration: the card of the grader and its data."""
 
     plan: CalibrationPlan
     run: Run
     counts: CallCounts
-    """Counts of the calls that this invocation made."""
+    """Counts of the calls made by this invocation."""
     texts: tuple[MeasuredText, ...]
     """The texts with the grader's votes, in the order of the set."""
     calls: CallFacts
@@ -249,7 +249,7 @@ class Calibration:
 
     @property
     def undecided(self) -> dict[str, int]:
-        """Count, by criterion, the labeled points that are undecided because too many votes are missing."""
+        """Count the labeled points that are undecided because too many votes are missing, by criterion."""
         return {
             criterion: sum(text.known.labels[index] is not None and text.points[index] is None for text in self.texts)
             for index, criterion in enumerate(CRITERIA)
@@ -271,7 +271,7 @@ class Calibration:
         return self.run.path / "cards" / self.plan.grader
 
     def as_json(self) -> dict[str, object]:
-        """Return the documented form of `calibrate --json` and of card.json."""
+        """Return the JSON of `calibrate --json` and card.json."""
         plan, settings = self.plan, self.plan.settings
         return {
             "skillmix": __version__,
@@ -308,7 +308,7 @@ class Calibration:
 
 
 def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calibration:
-    """Read the votes of the grader from the run's journal, and make its card."""
+    """Make the grader's card from the votes in the run's journal."""
     known = {(text.combination.id, text.text): text for text in plan.known.texts}
     code = RulesGrader(plan.catalog) if plan.settings.has_code else None
     texts, graded = list[MeasuredText](), list[_Grading]()
@@ -346,7 +346,7 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
         card = grader_card(items, plan.grader, LABELS, GraderFacts(plan.settings.model, calls.cost_usd, len(chosen)))
         if all(None not in text.known.labels for text in chosen):
             return card
-        # If a label is missing, full marks can only be known to be denied, so their rates would be wrong.
+        # If a label is missing, full marks can only be known to be denied, so their rates would be biased.
         return replace(card, by_kind=tuple(row for row in card.by_kind if row.criterion in CRITERIA))
 
     undisputed = [text for text in texts if not text.known.is_disputed]
@@ -362,12 +362,12 @@ def headline(calibration: Calibration) -> str:
     found += [f"{in_percent(1 - rates[1])}% of the texts that do not"] if rates[1] is not None else []
     name = calibration.plan.settings.model
     if not found:
-        return f"{name} decided no labelled point."
+        return f"{name} decided no labeled point."
     return f"{name} gives the point for the skill to {' and to '.join(found)}."
 
 
 CRITERION_HEADER: Final = ("criterion", "points", "agreement", "sensitivity", "specificity", "kappa")
-SKILL_HEADER: Final = ("skill", "points", "agreement", "sensitivity", "specificity")
+SKILL_HEADER: Final = ("skill", *CRITERION_HEADER[1:-1])
 
 
 def criterion_rows(card: GraderCard) -> list[list[str]]:
@@ -387,7 +387,7 @@ def _row(row: TruthAgreement) -> list[str]:
 
 
 def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
-    """Return the facts behind the card, as pairs of name and value."""
+    """Return the data behind the card, as pairs of name and value."""
     plan, settings, facts = calibration.plan, calibration.plan.settings, calibration.calls
     texts = len(calibration.texts)
     part = "all of the set" if texts == plan.whole_size else f"of {whole(plan.whole_size)} in the set, chosen by hash"
@@ -397,21 +397,20 @@ def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
         ("catalog", plan.catalog.name),
     ]
     if settings.asked is None:
-        return [*rows, ("grader", "code; it votes once and costs nothing")]
+        return [*rows, ("grader", "code, which votes once and costs nothing")]
     per_text = None if facts.cost_usd is None or not texts else facts.cost_usd / texts
+
+    def counted(count: int) -> str:
+        return f"{whole(count)} ({share(count / facts.calls)})" if facts.calls else whole(count)
+
     return [
         *rows,
         ("prompt", f"{plan.prompts.name}, grade-{settings.prompts}.txt"),
         ("rounds", whole(settings.votes)),
         ("sampling", f"temperature {settings.temperature:g}, at most {whole(settings.max_tokens)} tokens"),
         ("calls", whole(facts.calls)),
-        *(
-            (name, f"{whole(count)} ({share(count / facts.calls)})" if facts.calls else whole(count))
-            for name, count in (
-                ("unreadable replies", facts.unreadable),
-                ("calls without a reply", facts.without_reply),
-            )
-        ),
+        ("unreadable replies", counted(facts.unreadable)),
+        ("calls without a reply", counted(facts.without_reply)),
         ("flips between rounds", share_with_interval(*calibration.card.stability.flips)),
         ("US dollars", dollars(facts.cost_usd)),
         ("US dollars a text", "unknown" if per_text is None else f"{per_text:.4f}"),
@@ -420,28 +419,35 @@ def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
 
 def undecided_line(calibration: Calibration) -> str:
     """Describe in a sentence how many labeled points are undecided; empty if none are."""
-    open_points = {name: count for name, count in calibration.undecided.items() if count}
-    if not open_points:
-        return ""
-    parts = ", ".join(f"{whole(count)} of {name}" for name, count in open_points.items())
-    return f"Points without a decision, with too many votes missing or unparseable: {parts}. No rate includes them."
+    parts = ", ".join(f"{whole(count)} of {name}" for name, count in calibration.undecided.items() if count)
+    return f"Undecided points, excluded from all rates because too many votes are missing: {parts}." if parts else ""
 
 
 def card_lines(calibration: Calibration) -> str:
     """Return the card for a terminal: rates by criterion, skills with the lowest agreement, and the data behind it."""
-    tables: list[tuple[str, Sequence[str], list[list[str]]]] = [
-        ("", CRITERION_HEADER, criterion_rows(calibration.card))
-    ]
-    if calibration.without_disputed:
-        title = f"Without {plural(calibration.disputed, 'disputed text')}:\n\n"
-        tables.append((title, CRITERION_HEADER, criterion_rows(calibration.without_disputed)))
+
+    def table(title: str, header: Sequence[str], rows: list[list[str]]) -> str:
+        return f"{title}{markdown_table(header, rows, right=frozenset({1}))}" if rows else ""
+
+    without = calibration.without_disputed
     skills = [[middle_cut(row[0]), *row[1:]] for row in skill_rows(calibration.card)]
-    title = "Skills with the lowest agreement:\n\n" if len(skills) > _WORST else "By skill:\n\n"
-    tables.append((title, SKILL_HEADER, skills[:_WORST]))
-    parts = [wrapped(headline(calibration))]
-    parts += [f"{title}{markdown_table(head, rows, right=frozenset({1}))}" for title, head, rows in tables if rows]
-    parts.append("\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)))
-    return "\n\n".join(filter(None, [*parts, wrapped(undecided_line(calibration))]))
+    parts = [
+        wrapped(headline(calibration)),
+        table("", CRITERION_HEADER, criterion_rows(calibration.card)),
+        table(
+            f"Without {plural(calibration.disputed, 'disputed text')}:\n\n",
+            CRITERION_HEADER,
+            criterion_rows(without) if without else [],
+        ),
+        table(
+            "Skills with the lowest agreement:\n\n" if len(skills) > _WORST else "By skill:\n\n",
+            SKILL_HEADER,
+            skills[:_WORST],
+        ),
+        "\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)),
+        wrapped(undecided_line(calibration)),
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 _SIMULATED = "The grader is scripted: it simulates a model, and its errors are drawn at rates set in its model string."
@@ -449,36 +455,28 @@ _SIMULATED = "The grader is scripted: it simulates a model, and its errors are d
 
 def write_card(calibration: Calibration) -> Path:
     """Write card.html, its style sheet and card.json, and return the path of the page."""
+    without, model = calibration.without_disputed, calibration.plan.settings.model
+    template = page_environment().from_string(asset("calibration.html"))
+    page = template.render(
+        title=f"{model} on {calibration.plan.known.name}",
+        headline=headline(calibration),
+        simulated=_SIMULATED if model.startswith("scripted:") else "",
+        undecided=undecided_line(calibration),
+        criterion_header=CRITERION_HEADER,
+        criteria=criterion_rows(calibration.card),
+        undisputed=criterion_rows(without) if without else [],
+        skill_header=SKILL_HEADER,
+        skills=skill_rows(calibration.card),
+        wrong=[text for text in calibration.texts if text.wrong],
+        wrong_points=len(calibration.wrong),
+        facts=fact_rows(calibration),
+        reasons=list(calibration.calls.reasons.items()),
+        version=__version__,
+    )
+    document = json.dumps(calibration.as_json(), ensure_ascii=False, indent=1, allow_nan=False)
     folder = calibration.folder
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "report.css", asset("report.css"))
-    document = json.dumps(calibration.as_json(), ensure_ascii=False, indent=1, allow_nan=False)
     write_whole(folder / "card.json", f"{document}\n")
-    write_whole(folder / "card.html", card_page(calibration))
+    write_whole(folder / "card.html", page)
     return folder / "card.html"
-
-
-def card_page(calibration: Calibration) -> str:
-    """Return the page as HTML, without a script."""
-    without = calibration.without_disputed
-    model = calibration.plan.settings.model
-    return (
-        page_environment()
-        .from_string(asset("calibration.html"))
-        .render(
-            title=f"{model} on {calibration.plan.known.name}",
-            headline=headline(calibration),
-            simulated=_SIMULATED if model.startswith("scripted:") else "",
-            undecided=undecided_line(calibration),
-            criterion_header=CRITERION_HEADER,
-            criteria=criterion_rows(calibration.card),
-            undisputed=criterion_rows(without) if without else [],
-            skill_header=SKILL_HEADER,
-            skills=skill_rows(calibration.card),
-            wrong=[text for text in calibration.texts if text.wrong],
-            wrong_points=len(calibration.wrong),
-            facts=fact_rows(calibration),
-            reasons=list(calibration.calls.reasons.items()),
-            version=__version__,
-        )
-    )

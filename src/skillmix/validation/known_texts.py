@@ -95,7 +95,6 @@ class CalibrationSet:
 
 
 BIGBENCH: Final = "bigbench:"
-_TABLE: Final = SHIPPED / "calibration" / "bigbench.yaml"
 _TASKS: Final = "benchmark_tasks"
 _LARGEST_TASK: Final = 64 * 2**20
 """In bytes; the largest task in the table has 0.9 MB."""
@@ -105,41 +104,42 @@ _GET: Final = "Get it with `pip download bigbench --no-deps --no-binary :all:`, 
 _DAMAGED: Final = "Download the package again."
 
 
-@dataclass(frozen=True, slots=True)
-class MappedTask:
+class MappedTask(BaseModel):
     """A task whose texts show or lack a skill."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     task: str
     skill: str
-    is_in_choices: bool
-    """Whether the texts are the choices of an example; otherwise, they are in its input."""
-    pattern: re.Pattern[str] | None
-    shows: frozenset[str]
-    lacks: frozenset[str]
+    text: Literal["choices", "input"]
+    """Whether the texts are the choices of an example, or in its input."""
+    pattern: str | None = None
+    """A regular expression for the part of the input that is the text."""
+    shows: frozenset[str] = frozenset()
+    """The answers to examples whose text shows the skill."""
+    lacks: frozenset[str] = frozenset()
 
 
-def mapped_tasks() -> list[MappedTask]:
-    """Return the rows of the table of tasks."""
-    return [
-        MappedTask(
-            task=row["task"],
-            skill=row["skill"],
-            is_in_choices=row["text"] == "choices",
-            pattern=re.compile(row["pattern"], re.DOTALL) if "pattern" in row else None,
-            shows=frozenset(row.get("shows", ())),
-            lacks=frozenset(row.get("lacks", ())),
-        )
-        for row in _table()["tasks"]
-    ]
+class BigBenchTable(BaseModel):
+    """The content of `bigbench.yaml`."""
+
+    tasks: tuple[MappedTask, ...]
+    unfit: dict[str, str]
+    """Why no skill fits a task, by task."""
+
+
+def bigbench_table() -> BigBenchTable:
+    """Return the table of tasks that ships with the package."""
+    return BigBenchTable.model_validate(read_yaml(SHIPPED / "calibration" / "bigbench.yaml"))
 
 
 def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> CalibrationSet:
     """Return the texts of one task, which have labels for the skill only."""
-    tasks = mapped_tasks()
-    rows = [row for row in tasks if row.task == task]
+    table = bigbench_table()
+    rows = [row for row in table.tasks if row.task == task]
     if not rows:
-        known = sorted({row.task for row in tasks})
-        reason = _table()["unfit"].get(task.partition("/")[0])
+        known = sorted({row.task for row in table.tasks})
+        reason = table.unfit.get(task.partition("/")[0])
         raise UserError(
             f"No skill fits the BIG-bench task {task!r}{f': {reason}' if reason else ''}.",
             hint=name_hint(task, known, otherwise=f"Tasks that fit: {', '.join(known)}."),
@@ -162,12 +162,6 @@ def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> 
     return CalibrationSet(f"{BIGBENCH}{task}", tuple(text for text in texts.values() if len(labels[text.id]) == 1))
 
 
-def _table() -> dict[str, Any]:
-    table = read_yaml(_TABLE)
-    assert isinstance(table, dict)  # the file ships with the package
-    return table
-
-
 def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each text of a task with its answer in the table, and skip examples in other formats."""
     examples = document.get("examples")
@@ -177,12 +171,12 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
                 right = [choice for choice, score in scores.items() if isinstance(score, int | float) and score > 0]
             case _:
                 continue
-        if row.is_in_choices:
+        if row.text == "choices":
             yield from ((choice, "right" if choice in right else "wrong") for choice in scores)
         elif len(right) == 1:
-            found = row.pattern.search(asked) if row.pattern else None
-            if found or row.pattern is None:
-                yield (found["text"] if found else asked), right[0]
+            found = re.search(row.pattern or "(?P<text>.*)", asked, re.DOTALL)
+            if found:
+                yield found["text"], right[0]
 
 
 def _task_file(task: str, source: Path | None) -> bytes:
