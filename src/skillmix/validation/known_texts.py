@@ -14,12 +14,12 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     StringConstraints,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -233,30 +233,30 @@ _Prose = Annotated[
 ]
 
 
-def _name_in_catalog(name: str, info: ValidationInfo) -> str:
-    """Return the catalog's spelling of the name of a skill or topic."""
-    catalog = info.context
-    assert isinstance(catalog, Catalog)
-    with refusing_values():
-        return catalog.topic(name) if info.field_name == "topic" else catalog.skill(name).name
-
-
-_Name = Annotated[_Prose, AfterValidator(_name_in_catalog)]
-
-
 class _Entry(BaseModel):
     """One entry in a file of texts, validated with a catalog as the context."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    skill: _Name
-    topic: _Name | None = None
+    skill: _Prose
+    topic: _Prose | None = None
     """None for a text that has a label only for the skill."""
     text: _Prose
     label: Literal["shows", "near"]
     off: Literal["topic", "sense"] | None = None
     why: str = ""
     disputed: bool = False
+
+    @field_validator("skill", "topic")
+    @classmethod
+    def _as_in_catalog(cls, name: str | None, info: ValidationInfo) -> str | None:
+        """Replace a name by the catalog's spelling."""
+        catalog = info.context
+        assert isinstance(catalog, Catalog)
+        with refusing_values():
+            if info.field_name == "skill":
+                return catalog.skill(str(name)).name
+            return None if name is None else catalog.topic(name)
 
     @model_validator(mode="after")
     def _has_topic_if_off(self) -> "_Entry":
