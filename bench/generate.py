@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from skillmix.calls import Decoding, GenerateKey, Message, Outcome, Reply, Request
@@ -335,6 +336,29 @@ def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request], 
     return seconds
 
 
+MECHANISMS = {
+    "fused": "kernels for small operations, and joined matrix products",
+    "prompts": "prompts captured as CUDA graphs",
+    "steps": "steps captured as CUDA graphs",
+}
+
+
+def switch_off(mechanisms: Sequence[str]) -> None:
+    """Run the engine on a GPU without some of its mechanisms, to measure what each of them contributes."""
+    from skillmix.models.local.gpu import gpu_decoder
+
+    if "fused" in mechanisms:
+        gpu_decoder.fuse = lambda model: None
+    captured = gpu_decoder.GpuDecoder._captured
+    names = {"prompts": "_read", "steps": "_step"}
+    eager = {names[mechanism] for mechanism in mechanisms if mechanism in names}
+
+    def unless_eager(self: Any, work: Callable[[], None]) -> Any:
+        return SimpleNamespace(replay=work) if eager & {*work.__code__.co_names} else captured(self, work)
+
+    gpu_decoder.GpuDecoder._captured = unless_eager  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser()
@@ -351,6 +375,7 @@ def main() -> None:
     parser.add_argument("--ignore-ends", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--baseline", action="store_true", help="only `generate`")
+    parser.add_argument("--without", choices=MECHANISMS, nargs="*", default=[], help="switch these mechanisms off")
     options = parser.parse_args()
     if options.write_prompts:
         return write_prompts(options.write_prompts, 1536, options.prompt_set)
@@ -359,6 +384,7 @@ def main() -> None:
     if options.baseline:
         return baseline(options, prompts, requests)
     theirs = seconds_of_baseline() if options.batches else None
+    switch_off(options.without)
     loaded = loaded_model(options.model, options.shape, options.device)
     if options.check:
         return check_chances(loaded, prompts, options.tokens)

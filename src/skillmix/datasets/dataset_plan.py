@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.catalog import Catalog, Figure, remembered_figures
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
-from skillmix.checkers.passage import passage_of
+from skillmix.checkers.passage import Checker, passage_of
 from skillmix.checkers.registry import checker_of
 from skillmix.datasets.corpus import Corpus
 from skillmix.datasets.kept_texts import KeptText, Removal, removals
@@ -40,8 +40,17 @@ def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> fr
     The result is cached, because dataset steps check texts again in every joined set.
     """
     passage = passage_of(text)
+    checkers = _checkers(skills, codes, remembered_figures())
+    return frozenset(skill for skill, checker in checkers if checker(passage) is not None)
+
+
+@lru_cache(maxsize=4)
+def _checkers(
+    skills: tuple[str, ...], codes: tuple[OwnCode, ...], figures: tuple[Figure, ...]
+) -> list[tuple[str, Checker]]:
+    """Return the skills that have a checker, with their checkers, for the code and the figures known at present."""
     checkers = ((skill, checker_of(skill)) for skill in skills)
-    return frozenset(skill for skill, checker in checkers if checker is not None and checker(passage) is not None)
+    return [(skill, checker) for skill, checker in checkers if checker is not None]
 
 
 def skills_asked(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:

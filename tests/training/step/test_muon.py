@@ -14,15 +14,16 @@ RECIPE = TrainingRecipe(optimizer="muon", learning_rate=0.02, adam_learning_rate
 
 
 def test_singular_values_become_one_and_directions_stay() -> None:
-    matrix = torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+    both = torch.randn(2, 24, 8, generator=torch.Generator().manual_seed(0))
+    matrix = both[1]
 
-    found = orthogonal(matrix)
+    found = orthogonal(both)[1]
 
     values = torch.linalg.svdvals(found)
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     assert float(values.min()) > 0.6 and float(values.max()) < 1.3
     assert float((left.T @ found @ right.T).diagonal().min()) > 0.6
-    assert torch.allclose(orthogonal(matrix.T), found.T, atol=1e-6)
+    assert torch.allclose(orthogonal(matrix.T[None])[0], found.T, atol=1e-6)
 
 
 def test_matrices_of_layers_are_updated_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +43,19 @@ def test_matrices_of_layers_are_updated_as_by_torch(monkeypatch: pytest.MonkeyPa
     for name, expected in copies.items():
         moved, wanted = named[name].detach() - starts[name], expected - starts[name]
         assert float((moved - wanted).norm() / wanted.norm()) < 1e-4, name
+
+
+def test_directions_of_many_matrices_at_once_are_those_of_single_matrices() -> None:
+    engine = Engine(tiny_model(), RECIPE)
+    engine.step(0, random_step(0))
+    numbers = torch.ones(5)
+    alone = dict(engine.optimizer._directions(numbers))
+    engine.optimizer._most_at_once = 1 << 20
+
+    together = dict(engine.optimizer._directions(numbers))
+
+    assert alone and alone.keys() == together.keys()
+    assert all(torch.allclose(together[name], alone[name], atol=1e-5) for name in alone)
 
 
 def test_other_parameters_are_updated_by_adam() -> None:

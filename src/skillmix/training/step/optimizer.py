@@ -5,7 +5,7 @@ The precision determines how weights, moments and sums are stored; see `experime
 
 import hashlib
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -169,6 +169,8 @@ _MOMENTUM: Final = 0.95
 """Muon's momentum."""
 _NEWTON: Final = (3.4445, -4.7750, 2.0315)
 """The coefficients of Muon's polynomial, as used by its authors and by torch."""
+_NUMBERS_AT_ONCE: Final = 1 << 26
+"""The most numbers of hidden matrices whose directions are computed at once, which limits the memory for them."""
 _TICKS: Final = 4096
 """Ticks per step: one for each micro-batch, and the last one for the update."""
 
@@ -213,9 +215,11 @@ class Optimizer:
         self._hidden = hidden if recipe.optimizer == "muon" else ()
         named = list(named)
         device = local_part(named[0][1].data).device
-        self._update, self._add = _functions(
-            device.type == "cuda", recipe.optimizer, precision, recipe.betas, recipe.eps
-        )
+        is_compiled = device.type == "cuda"
+        self._update, self._add = _functions(is_compiled, recipe.optimizer, precision, recipe.betas, recipe.eps)
+        self._update_hidden, _ = _functions(is_compiled, "muon matrix", precision, recipe.betas, recipe.eps)
+        # One product for all matrices of a shape saves thousands of launches on a GPU. On a CPU it would save nothing.
+        self._most_at_once = _NUMBERS_AT_ONCE if is_compiled else 1
         self.parameters = [self._trained_parameter(name, parameter, low_halves or {}) for name, parameter in named]
         self._tick = torch.zeros((), dtype=torch.int32, device=device)
         self._rates = torch.zeros(3, 3, device=device)
@@ -274,9 +278,27 @@ class Optimizer:
         scale = torch.ones_like(norm) if clip is None else (clip / (norm + 1e-6)).clamp(max=1.0)
         finite_and_scale = torch.stack([is_finite.float(), scale])
         numbers = [torch.cat([finite_and_scale, rates]) for rates in self._rates]
+        directions = dict(self._directions(numbers[2]))
         for trained in self.parameters:
-            tensors = (trained.weight, trained.low, trained.first, trained.second, trained.total)
+            second = directions.get(trained.name, trained.second)
+            tensors = (trained.weight, trained.low, trained.first, second, trained.total)
             trained.update(*tensors, numbers[trained.numbers], trained.key, self._tick, trained.start)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _directions(self, numbers: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield Muon's direction for each hidden matrix by name."""
+        by_shape: dict[Any, list[TrainedParameter]] = {}
+        for trained in self.parameters:
+            if trained.name in self._hidden:
+                by_shape.setdefault(trained.parameter.shape, []).append(trained)
+        for shape, group in by_shape.items():
+            count = max(1, self._most_at_once // shape.numel())
+            for some in (group[start : start + count] for start in range(0, len(group), count)):
+                gradient = torch.stack([trained.total.float() for trained in some]) * numbers[1]
+                first = torch.stack([trained.first.float() for trained in some if trained.first is not None])
+                momentum = torch.lerp(gradient, torch.lerp(gradient, first, _MOMENTUM), _MOMENTUM)
+                directions = orthogonal(momentum.view(-1, *shape)) * max(1, shape[0] / shape[1]) ** 0.5
+                yield from zip((trained.name for trained in some), directions.flatten(1), strict=True)
 
     def _gather(self, trained: TrainedParameter, parameter: Any) -> None:
         gradient, parameter.grad = local_part(parameter.grad).reshape(-1), None
@@ -295,9 +317,6 @@ class Optimizer:
             low = low[start : start + len(local)].clone()
         state = DTYPES[self.precision.state]
         is_hidden, is_sgd = name in self._hidden, self.recipe.optimizer == "sgd"
-        update = self._update
-        if is_hidden:  # never compiled, because Muon consists of matrix products
-            update = torch.no_grad()(partial(UPDATES[self.precision.storage], partial(muon, shape=parameter.shape)))
         # Streams of noise are added to the key, which is a multiple of 8.
         key = hashlib.blake2b(f"{self.recipe.seed}/{name}".encode(), digest_size=4).digest()
         return TrainedParameter(
@@ -311,7 +330,7 @@ class Optimizer:
             key=torch.tensor(int.from_bytes(key, "big", signed=True) >> 3 << 3, dtype=torch.int32, device=local.device),
             start=torch.tensor(start, dtype=torch.int32, device=local.device),
             numbers=2 if is_hidden else int(parameter.ndim > 1),
-            update=update,
+            update=self._update_hidden if is_hidden else self._update,
         )
 
 
@@ -331,7 +350,8 @@ def _functions(
     is_compiled: bool, optimizer: str, precision: Precision, betas: tuple[float, float], eps: float
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return a function that updates a parameter, and one that adds a gradient to a bfloat16 sum."""
-    rule: Rule = sgd if optimizer == "sgd" else partial(adam, betas=betas, eps=eps)
+    rules: dict[str, Rule] = {"sgd": sgd, "muon matrix": muon}
+    rule = rules.get(optimizer) or partial(adam, betas=betas, eps=eps)
     update, add = partial(UPDATES[precision.storage], rule), add_rounded
     if is_compiled:
         return torch.compile(update, dynamic=True), torch.compile(add, dynamic=True)
@@ -353,27 +373,27 @@ def sgd(weight: Any, first: None, second: None, gradient: Any, numbers: Any) -> 
     return weight * numbers[4] - numbers[2] * numbers[1] * gradient, None, None
 
 
-def muon(weight: Any, first: Any, second: None, gradient: Any, numbers: Any, *, shape: Sequence[int]) -> NewValues:
-    """Compute the new values as `torch.optim.Muon` does with Nesterov's momentum."""
-    gradient = gradient * numbers[1]
-    first = torch.lerp(gradient, first, _MOMENTUM)
-    direction = orthogonal(torch.lerp(gradient, first, _MOMENTUM).view(*shape))
-    scale = max(1, shape[0] / shape[1]) ** 0.5
-    return weight * numbers[4] - numbers[2] * scale * direction.reshape(-1), first, None
+def muon(weight: Any, first: Any, direction: Any, gradient: Any, numbers: Any) -> NewValues:
+    """Compute the new values as `torch.optim.Muon` does with Nesterov's momentum.
+
+    Muon has no second moment; the argument in its place is the direction, which is computed for many matrices at once.
+    """
+    first = torch.lerp(gradient * numbers[1], first, _MOMENTUM)
+    return weight * numbers[4] - numbers[2] * direction, first, None
 
 
-def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """Return a matrix with the same singular vectors and singular values near 1, by five Newton-Schulz steps.
+def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
+    """Return matrices with the same singular vectors and singular values near 1, by five Newton-Schulz steps.
 
     `torch.optim.Muon` computes these steps in bfloat16 everywhere, which is slow on most CPUs and kills the process on
     some.
     """
-    is_tall = matrix.shape[0] > matrix.shape[1]
-    wide = matrix.T if is_tall else matrix
-    wide = (wide / wide.norm().clamp(min=1e-7)).to(torch.bfloat16 if matrix.is_cuda else torch.float32)
+    rows, columns = matrices.shape[-2:]
+    wide = matrices.mT if rows > columns else matrices
+    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    wide = wide.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
+    a, b, c = _NEWTON
     for _ in range(5):
-        square = wide @ wide.T
-        wide = torch.addmm(
-            wide, torch.addmm(square, square, square, beta=_NEWTON[1], alpha=_NEWTON[2]), wide, beta=_NEWTON[0]
-        )
-    return (wide.T if is_tall else wide).to(matrix.dtype)
+        square = wide @ wide.mT
+        wide = torch.baddbmm(wide, torch.baddbmm(square, square, square, beta=b, alpha=c), wide, beta=a)
+    return (wide.mT if rows > columns else wide).to(matrices.dtype)
