@@ -23,7 +23,7 @@ TABLES: Final = ("combination", "message", "call", "attempt", "excluded", "step"
 
 def join(file: str, names: Sequence[str]) -> Run:
     """Write the run of an experiment file from runs of its partitions."""
-    experiment = load_experiment(experiment_file(file))
+    experiment = load_experiment(experiment_file(Path(file)))
     joined = new_run(experiment.name)
     joined.continue_with(experiment, load_catalog(experiment.catalog))
     for name in names:
