@@ -348,7 +348,7 @@ def switch_off(mechanisms: Sequence[str]) -> None:
     from skillmix.models.local.gpu import gpu_decoder
 
     if "fused" in mechanisms:
-        gpu_decoder.fuse = lambda model: None
+        gpu_decoder.fuse = lambda model: None  # type: ignore[attr-defined]
     captured = gpu_decoder.GpuDecoder._captured
     names = {"prompts": "_read", "steps": "_step"}
     eager = {names[mechanism] for mechanism in mechanisms if mechanism in names}
