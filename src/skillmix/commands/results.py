@@ -23,6 +23,7 @@ from skillmix.render import (
     whole,
     wrapped,
 )
+from skillmix.report import without_cycle_search
 
 if TYPE_CHECKING:
     from skillmix.runs.run import Run
@@ -354,15 +355,17 @@ def graders(options: argparse.Namespace) -> int:
     cli.option("--texts", "most texts to show; more are sampled (default: 200,000)", type=cli.positive, metavar="N"),
     cli.option("--output", "output folder (default: report/ in the run's folder)", type=Path, metavar="DIR"),
 )
+@without_cycle_search()
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
-    from skillmix.catalog.novelty import MeasuredFrequencies
-    from skillmix.frequencies.frequency_file import load_result, upper_shares
     from skillmix.report.records import MOST_TEXTS, ReportOptions
     from skillmix.report.write import report
 
     frequencies, file = None, options.frequencies
     if file is not None:
+        from skillmix.catalog.novelty import MeasuredFrequencies
+        from skillmix.frequencies.frequency_file import load_result, upper_shares
+
         result = load_result(file)
         frequencies = MeasuredFrequencies(str(file), upper_shares(result), result.sentences_per_passage)
     report_options = ReportOptions(

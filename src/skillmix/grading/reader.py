@@ -12,7 +12,7 @@ that only repeats the student's text, cannot be parsed, so the reading contains 
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -197,37 +197,42 @@ def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
     'Nothing stands for anything else.'
     >>> words_about(rubric, 0, "| metaphor | 0 |")
     """
-    reply = with_json_as_tables(without_thought(reply) or "")
+    labelled, prose = _explaining_lines(reply)
     beside = (
-        longest
-        for first, longest in _labelled_lines(reply)
-        if 0 < len(first) <= rubric.longest_label and rubric.criterion_of(first) == index and _explains(longest)
+        words
+        for label, words in labelled
+        if 0 < len(label) <= rubric.longest_label and rubric.criterion_of(label) == index
     )
-    found = next(beside, None) or next(_naming(rubric, index, reply), None)
+    found = next(beside, None) or next(_naming(rubric, index, prose), None)
     if found is None:
         return None
     return _cut(_LEAD.sub("", one_line(found).strip(_MARKUP)))
 
 
 @lru_cache(maxsize=8)
-def _labelled_lines(reply: str) -> list[tuple[str, str]]:
-    """Return, for each line with two or more parts, the first part and the longest of the others.
+def _explaining_lines(reply: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the lines of a reply that explain something: those with a label, split into label and words, and prose.
 
     The result is cached, because several criteria of one text look for their words in the same reply.
     """
-    split = [[part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP))] for line in reply.splitlines()]
-    return [(first, max(others, key=len)) for first, *others in split if others]
+    labelled, prose = [], []
+    for line in with_json_as_tables(without_thought(reply) or "").splitlines():
+        first, *others = (part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP)))
+        if others and _explains(longest := max(others, key=len)):
+            labelled.append((first, longest))
+        if "|" not in line and _explains(line):
+            prose.append(line)
+    return labelled, prose
 
 
-def _naming(rubric: Rubric, index: int, reply: str) -> Iterator[str]:
-    """Yield the lines outside tables that name a skill and no other skill of the rubric."""
+def _naming(rubric: Rubric, index: int, lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines that name one skill of the rubric and no other."""
     if rubric.criteria[index].kind != "skill":
         return
     names = [fold_name(before_parenthesis(criterion.name)) for criterion in rubric.criteria[: rubric.k]]
-    for line in reply.splitlines():
+    for line in lines:
         folded = fold_name(line)
-        named = [name for name in names if name in folded]
-        if "|" not in line and named == [names[index]] and _explains(line):
+        if [name for name in names if name in folded] == [names[index]]:
             yield line
 
 

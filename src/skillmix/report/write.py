@@ -1,10 +1,8 @@
 """`skillmix report` writes a folder that opens offline in a browser; each number links to the texts behind it."""
 
-import gc
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
 from skillmix.files import replacing
+from skillmix.report import without_cycle_search
 from skillmix.report.archive import Archive
 from skillmix.report.read import read_report
 from skillmix.report.records import REPORT, REPORT_MARK, REPORT_NOTE, ReportOptions
@@ -104,21 +103,6 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
         writer.text(REPORT_MARK, REPORT_NOTE)
         texts, gaps = _fill(runs, options, writer)
     return WrittenReport(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
-
-
-@contextmanager
-def without_cycle_search() -> Iterator[None]:
-    """Disable the garbage collector: records have no cycles, and searching for cycles takes a tenth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        # Mark the records of the report as old, so that the next small collection does not visit all of them.
-        gc.freeze()
-        gc.unfreeze()
-        if was_on:
-            gc.enable()
 
 
 class _Writer:

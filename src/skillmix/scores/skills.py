@@ -6,8 +6,9 @@ their outcomes together, and the bootstrap draws whole combinations.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations as subsets
 from math import prod
 from typing import Final, Literal, get_args
@@ -318,16 +319,29 @@ def _permuted_counts(blocks: Sequence[Block]) -> NDArray[np.int64]:
         outcomes.append((list(range(len(same))), others))
         counts = []
         for draws in draws_at_once(len(same)):
-            is_full = np.ones((draws, *others.shape), dtype=np.bool_)
+            # combinations first, because selecting whole blocks of memory is several times as fast
+            is_full = np.ones((len(same), draws, size), dtype=np.bool_)
             for own, shown in outcomes:
                 moved = np.broadcast_to(shown, (draws, *shown.shape))
                 if shown.any() and not shown.all():
-                    moved = shown[generator.permuted(np.tile(np.arange(len(shown)), (draws, 1)), axis=1)]
+                    moved = shown.take(generator.permuted(np.tile(np.arange(len(shown)), (draws, 1)), axis=1), axis=0)
                     moved = generator.permuted(moved, axis=2) if size > 1 else moved
-                is_full[:, own, :] &= moved
-            counts.append(is_full.sum(axis=(1, 2)))
+                is_full[own] &= moved.transpose(1, 0, 2)
+            counts.append(is_full.sum(axis=(0, 2)))
         full += np.concatenate(counts, dtype=np.int64)
     return full
+
+
+def _resamples(*sizes: int) -> Iterator[Sequence[NDArray[np.int64]]]:
+    """Draw how often each combination of some cells occurs in every resample; yield groups of resamples."""
+    generator = np.random.default_rng(SEED)
+    # A combination needs two to three times as much memory here as in a permutation.
+    for draws in draws_at_once(2 * max(sizes)):
+        yield [generator.multinomial(size, [1 / size] * size, size=draws) for size in sizes]
+
+
+_cached_resamples = lru_cache(maxsize=1)(lambda *sizes: list(_resamples(*sizes)))
+"""Resamples for cells of at most a few thousand combinations, of which a report often has many of one size."""
 
 
 def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interval | None:
@@ -336,20 +350,18 @@ def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interv
     The bootstrap draws the combinations of both k. A resample omits combinations with a skill for which it has no rate.
     Return None if every resample omits all combinations.
     """
-    generator = np.random.default_rng(SEED)
+    skills = sorted({skill for block in alone for skill in block[0].skills})
+    shown, asked = np.zeros((2, len(alone), len(skills)))
+    for row, block in enumerate(alone):
+        for column, skill in enumerate(skills):
+            shown[row, column] = sum(text.skills.get(skill, False) for text in block)
+            asked[row, column] = len(block) * (skill in block[0].skills)
     products: list[Floats] = []
-    # A combination needs two to three times as much memory here as in a permutation.
-    for draws in draws_at_once(2 * max(len(blocks), len(alone))):
-        drawn_alone, drawn = (
-            generator.multinomial(len(some), [1 / len(some)] * len(some), size=draws) for some in (alone, blocks)
-        )
-        rates: dict[str, Floats] = {}
-        for skill in sorted({skill for block in alone for skill in block[0].skills}):
-            shown = np.array([sum(text.skills.get(skill, False) for text in block) for block in alone])
-            asked = np.array([len(block) * (skill in block[0].skills) for block in alone])
-            with np.errstate(invalid="ignore"):  # nan if a resample has no text that should show the skill
-                rates[skill] = (drawn_alone @ shown) / (drawn_alone @ asked)
-        unknown = np.full(draws, np.nan)
+    is_small = len(draws_at_once(2 * max(len(blocks), len(alone)))) == 1
+    for drawn_alone, drawn in (_cached_resamples if is_small else _resamples)(len(alone), len(blocks)):
+        with np.errstate(invalid="ignore"):  # nan if a resample has no text that should show the skill
+            rates = dict(zip(skills, ((drawn_alone @ shown) / (drawn_alone @ asked)).T, strict=True))
+        unknown = np.full(len(drawn), np.nan)
         product = np.stack(
             [np.prod([rates.get(skill, unknown) for skill in block[0].skills], axis=0) for block in blocks], axis=1
         )

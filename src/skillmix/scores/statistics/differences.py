@@ -14,6 +14,7 @@ more combinations reduce the variance between combinations, and both reduce the 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, comb, sqrt
 from statistics import fmean, stdev, variance
 from typing import Final, Literal, NamedTuple
@@ -197,6 +198,12 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
 
 def difference_of(differences: Floats) -> Gain:
     """Compute the interval and the test of a mean of paired differences, at least one, for one training run."""
+    return _difference_of(differences.tobytes())
+
+
+@lru_cache(maxsize=1024)  # several tables and claims of a report compare the same students
+def _difference_of(packed: bytes) -> Gain:
+    differences = np.frombuffer(packed)
     generator = np.random.default_rng(SEED)
     n = len(differences)
     interval: tuple[float | None, float | None] = (None, None)

@@ -85,8 +85,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
     """Bootstrap the mean of values in 0..1; use the Wilson interval if all values are equal."""
     if max(values) - min(values) < ROUNDING:
         return wilson_interval(min(1.0, max(0.0, values[0])), len(values))
-    means = bootstrap_means(np.asarray(values, dtype=np.float64), RESAMPLES, np.random.default_rng(SEED))
-    return percentile_interval(means, len(values))
+    return percentile_interval(_resampled(np.asarray(values, dtype=np.float64)) / len(values), len(values))
 
 
 def constant_interval(value: float, n: int) -> Interval:
@@ -212,14 +211,21 @@ def _share_difference(pairs: tuple[Paired, ...]) -> ShareDifference | None:
 
 
 def _resampled(rows: Floats) -> Floats:
-    """Compute column sums of resampled rows; the result has one row for each column.
-
-    The number of times each distinct row is drawn is multinomial, as in `bootstrap_means`.
-    """
+    """Compute the sums of resampled values or, for several columns, one row of sums for each column."""
     distinct, counts = np.unique(rows, axis=0, return_counts=True)
-    drawn = np.random.default_rng(SEED).multinomial(len(rows), counts / len(rows), size=RESAMPLES)
-    sums: Floats = (drawn @ distinct).T
+    sums: Floats = (_times_drawn(tuple(counts.tolist())) @ distinct).T
     return sums
+
+
+@lru_cache(maxsize=64)
+def _times_drawn(counts: tuple[int, ...]) -> NDArray[np.int32]:
+    """Draw how often each distinct value occurs in every resample, given how often it occurs in the data.
+
+    The metrics of a cell often share these counts, and drawing takes most of the time of an interval.
+    """
+    n = sum(counts)
+    drawn = np.random.default_rng(SEED).multinomial(n, np.array(counts) / n, size=RESAMPLES)
+    return drawn.astype(np.int32)
 
 
 _NORMAL = 1.959963984540054
