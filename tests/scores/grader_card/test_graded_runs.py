@@ -196,22 +196,6 @@ def test_a_run_with_one_grader_has_a_card_without_a_truth(capsys: pytest.Capture
     assert "flips between rounds" in out
 
 
-def test_the_example_of_the_documentation_prints_what_the_page_shows(
-    capsys: pytest.CaptureFixture[str], in_folder: Path
-) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "graders.md").read_text(encoding="utf-8")
-    example = page.partition("<!-- checked by tests/scores/grader_card/test_graded_runs.py -->")[2]
-    document = example.partition("```yaml\n")[2].partition("```")[0]
-    shown = example.partition("```text\n")[2].partition("```")[0].strip()
-    Path("cards-demo.yaml").write_text(document, encoding="utf-8")
-    status, _, _ = run_command(capsys, "run", "cards-demo.yaml")
-    assert status == 1, "some gradings are unreadable, as the page says"
-
-    _, out, _ = run_command(capsys, "graders", "cards-demo", "--truth", "exact")
-
-    assert out.startswith(shown)
-
-
 def test_a_run_that_is_named_twice_counts_once(in_folder: Path) -> None:
     once = run_cards([made_run("r")], truth="careful")
 
