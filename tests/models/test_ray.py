@@ -330,7 +330,7 @@ def test_places_of_workers(nodes: list[Mapping[str, Any]], placement: Placement,
 
 def test_a_cluster_without_room_is_an_error() -> None:
     cluster = HereCluster(node("a", cpus=1), placement=Placement(cpus=2))
-    with pytest.raises(UserError, match="No node of the cluster has the 2 CPUs of a worker"):
+    with pytest.raises(UserError, match="No node of the cluster has the 2 CPUs that a worker needs"):
         asyncio.run(served(cluster, 1))
 
 

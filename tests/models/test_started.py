@@ -126,7 +126,7 @@ def test_training_stops_the_server_that_waits(gguf: str, notes: Path) -> None:
 def test_a_server_that_does_not_start_is_an_error_with_its_log(gguf: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_FAULT", "start")
 
-    with pytest.raises(UserError, match="it ended while it started") as caught:
+    with pytest.raises(UserError, match="ended while it was starting") as caught:
         answers(gguf)
 
     assert "no kernel for this GPU" in str(caught.value.hint)
@@ -137,7 +137,7 @@ def test_a_server_that_dies_ends_the_run_with_its_log_and_without_keys(
 ) -> None:
     monkeypatch.setenv("STUB_FAULT", "dies")
 
-    with pytest.raises(UserError, match="it ended while it wrote") as caught:
+    with pytest.raises(UserError, match="ended while it was generating text") as caught:
         for _ in range(20):
             answers(gguf, 4)
 
@@ -177,12 +177,12 @@ def test_missing_files_are_found_by_the_probe(spec: str, message: str) -> None:
 
 def test_a_program_that_is_not_there_is_found_by_the_probe(gguf: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKILLMIX_LLAMACPP", "/nowhere/llama")
-    with pytest.raises(UserError, match="llama-server is not there"):
+    with pytest.raises(UserError, match="there is no llama-server there"):
         asyncio.run(open_model(parse_spec(gguf)).probe())
 
     monkeypatch.delenv("SKILLMIX_LLAMACPP")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UserError, match="need llama-server") as caught:
+    with pytest.raises(UserError, match="need the program llama-server") as caught:
         asyncio.run(open_model(parse_spec(gguf)).probe())
     assert "SKILLMIX_LLAMACPP" in str(caught.value.hint)
 
@@ -237,7 +237,7 @@ def test_an_adapter_that_the_server_refuses_is_an_error(tmp_path: Path, monkeypa
     base.mkdir()
     (base / "config.json").write_text("{}", encoding="utf-8")
 
-    with pytest.raises(UserError, match="it did not load the adapter"):
+    with pytest.raises(UserError, match="did not load the adapter"):
         answers(f"vllm:{base}+{adapter_of(tmp_path / 'adapter', 8)}")
 
 

@@ -1,7 +1,7 @@
 """Checkpoints on disk: the folders in a spec, the hash of their weights, and the bases of adapters."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,12 +65,16 @@ class Checkpoint:
     def file_states(self) -> FileStates:
         """Return the state of every file in the folders."""
         folders = (self.base, *self.adapters)
-        states = ((file, file.stat()) for folder in folders for file in sorted(folder.iterdir()) if file.is_file())
-        return tuple((str(file), state.st_size, state.st_mtime_ns, state.st_ino) for file, state in states)
+        return states_of(file for folder in folders for file in sorted(folder.iterdir()) if file.is_file())
 
     def bytes(self) -> int:
         """Return the size of all weights."""
         return sum(file.stat().st_size for folder in (self.base, *self.adapters) for file in _weight_files(folder))
+
+
+def states_of(files: Iterable[Path]) -> FileStates:
+    """Return the state of each file."""
+    return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns, f.stat().st_ino) for f in files)
 
 
 def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: bool = True) -> Checkpoint:

@@ -1,8 +1,8 @@
-"""A model whose calls are made on a Ray cluster: actors open it on the nodes, and `OnRay` distributes the calls.
+"""Model calls on a Ray cluster: actors open the model on the nodes, and `OnRay` distributes its calls among them.
 
-Ray places the actors and restarts lost actors. Journal, budget and scheduler stay in the command's process, which is
-the driver. Calls in flight on a lost actor end as temporary problems, so that the scheduler assumes their highest
-possible cost and repeats the calls.
+Ray places the actors and restarts lost actors. The journal, the budget and the scheduler stay in the command's process,
+which is the driver. Calls in flight on a lost actor end as temporary problems, so the scheduler charges their maximum
+cost and retries them.
 """
 
 import asyncio
@@ -38,30 +38,24 @@ from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_
 from skillmix.render import plural
 
 VERSIONS: Final = f"skillmix {__version__} with Python {'.'.join(platform.python_version_tuple()[:2])}"
-"""The versions of skillmix and Python, which must be equal on all machines."""
+"""The versions that must be equal on all machines."""
 _LOOK_S: Final = 1.0
 """Seconds between two checks for new nodes or for a lost worker."""
 _PATIENCE_S: Final = 300.0
 """Seconds for which a run without workers waits for a worker."""
 _MOST_LOST: Final = 5
 """Consecutive losses of a worker, without an outcome in between, after which the worker is abandoned."""
-_REACH_S: Final = 20.0
-_END_S: Final = 5.0
-_GATHERING_S: Final = 0.005
-"""Seconds for which outcomes are collected into one message."""
-_LOCAL_ROOM: Final = 3072
-"""The most calls at a worker with a local model: enough to fill its slots, with some calls waiting for a free slot."""
 _MANY: Final = 4096
-"""The most calls in flight for a model without a limit, because the number of workers is unknown at the start."""
+"""The most calls in flight for a model without a limit, and at each worker with a local model, so slots stay filled."""
 _PART: Final = 32 << 20
 """The most bytes of a file in one message."""
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
 """Extensions of the files from which a checkpoint is loaded; code and weights in other formats are never loaded."""
-_LISTENER: Final = "listen_error_messages"
+_RAY_LOGS: Final = "See Ray's log files for the full error."
 
 
 class LostWorkerError(Exception):
-    """A worker does not answer now, or was restarted and has no models; the message states the reason."""
+    """A worker does not answer now, or was restarted without its models; the message states the reason."""
 
 
 class SharedFolder(NamedTuple):
@@ -72,21 +66,17 @@ class SharedFolder(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> "SharedFolder":
-        """Determine the names, sizes and hashes of a folder's files."""
-        files = [file for file in sorted(folder.iterdir()) if file.suffix in _PARTS_OF_MODELS and file.is_file()]
-        facts = tuple((file.name, file.stat().st_size, content_hash_of(file)) for file in files)
-        return cls(str(folder.absolute()), facts)
+        """Describe a folder's files."""
+        files = sorted(file for file in folder.iterdir() if file.suffix in _PARTS_OF_MODELS and file.is_file())
+        return cls(str(folder.absolute()), tuple((f.name, f.stat().st_size, content_hash_of(f)) for f in files))
 
     @property
     def copy(self) -> Path:
-        """The place of a transferred copy on a machine, in a folder with the hash of names and contents."""
+        """The place of a copy in a machine's cache, named after a hash of all names and contents."""
         return cache_folder() / "sent" / digest("folder", [list(file) for file in self.files]).hex()
 
     def place(self) -> Path | None:
-        """Return the place of the same files on this machine: the driver's path or the cache.
-
-        None if the files are missing here.
-        """
+        """Find the same files on this machine, at the driver's path or in the cache; None if they are missing."""
         return next((place for place in (Path(self.path), self.copy) if self._is_in(place)), None)
 
     def _is_in(self, place: Path) -> bool:
@@ -99,45 +89,41 @@ class SharedFolder(NamedTuple):
             return False
 
     def store(self, name: str | None, data: bytes) -> None:
-        """Store the next part of a file from the driver; a name of None marks the end of the folder."""
+        """Append data from the driver to a file of the copy; a name of None completes the copy."""
         partial = self.copy.with_name(f".{self.copy.name}.{os.getpid()}")
         try:
             if name is not None:
                 partial.mkdir(parents=True, exist_ok=True)
                 with (partial / Path(name).name).open("ab") as file:
                     file.write(data)
-                return
+            elif self._is_in(partial):
+                shutil.rmtree(self.copy, ignore_errors=True)  # a complete, undamaged copy would have been used
+                partial.rename(self.copy)
+            else:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise UserError(f"{self.path} changed while it was being sent.", hint="Rerun the command.")
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise UserError(
                 f"{self.path} cannot be stored in {self.copy.parent}: {error.strerror or error}.",
-                hint="Free disk space on that machine, or set SKILLMIX_CACHE there to another folder before "
-                "`ray start`.",
+                hint="Free disk space on that machine, or set SKILLMIX_CACHE to another folder before `ray start`.",
             ) from None
-        if not self._is_in(partial):
-            shutil.rmtree(partial, ignore_errors=True)
-            raise UserError(f"{self.path} was changed while it was sent.", hint="Rerun the command.")
-        shutil.rmtree(self.copy, ignore_errors=True)  # a complete, undamaged copy would have been used
-        partial.rename(self.copy)
 
 
 class OpenOrder(NamedTuple):
-    """A model that an actor must open."""
+    """A model that an actor must open, with the folders of its checkpoint or the class of its installed provider."""
 
     spec: ModelSpec
     options: ModelOptions
     folders: tuple[SharedFolder, ...] = ()
-    """The base and the adapters of a checkpoint."""
     provider: InstalledProvider | None = None
-    """The provider with its class, if another package provides it."""
 
 
 class Begun(NamedTuple):
-    """An actor's answer to the order to open a model."""
+    """An actor's answer to an order: how many calls the model handles at a time, or the folders that are missing."""
 
     host: str
     room: int = 0
-    """The most calls that the model handles at a time; 0 if it is not open because folders are missing."""
     lacking: tuple[SharedFolder, ...] = ()
 
 
@@ -169,7 +155,7 @@ class ModelActor:
         host = visible(platform.node())
         if versions != VERSIONS:
             raise UserError(
-                f"{host} has {VERSIONS}, and the machine of the command has {versions}.",
+                f"{host} has {VERSIONS}, but the machine of the command has {versions}.",
                 hint="Install the same versions on all machines.",
             )
         await self.end(number)
@@ -199,8 +185,7 @@ class ModelActor:
                 news.put_nowait(error)
             except Exception as error:  # noqa: BLE001  # the driver raises it
                 words = visible(f"{type(error).__name__}: {error}".splitlines()[0])
-                hint = "The log files of Ray have the whole message."
-                news.put_nowait(UserError(f"{wanted.spec} failed: {words}.", hint=hint))
+                news.put_nowait(UserError(f"{wanted.spec} failed: {words}.", hint=_RAY_LOGS))
 
         self._open[number] = _Served(model, requests, news, asyncio.create_task(serve()))
         return Begun(host, model.limits.in_flight or CONCURRENCY)
@@ -212,10 +197,10 @@ class ModelActor:
             served.requests.put_nowait(request)
 
     async def take(self, number: int) -> bytes:
-        """Return the messages about a model since the last call, as soon as there is at least one."""
+        """Wait for a message about a model, and return all messages since the last call."""
         news = self._model(number).news
         found = [await news.get()]
-        await asyncio.sleep(_GATHERING_S)
+        await asyncio.sleep(0.005)  # collect several outcomes in one answer
         while not news.empty():
             found.append(news.get_nowait())
         return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
@@ -234,12 +219,12 @@ class ModelActor:
             await served.model.close()
 
     async def store(self, folder: SharedFolder, name: str | None, data: bytes) -> None:
-        """Store the next part of a file in a folder."""
+        """Store part of a folder from the driver."""
         await asyncio.to_thread(folder.store, name, data)
 
 
 class Placement(NamedTuple):
-    """The resources of a worker on a node."""
+    """The resources of a worker on a node, as set in an experiment file."""
 
     cpus: float | None = None
     gpus: float | None = None
@@ -266,10 +251,7 @@ class Placement(NamedTuple):
         return int(total)
 
     def uses_gpus(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> bool:
-        """Return whether workers use GPUs.
-
-        Workers with local models do if any node has a GPU, unless SKILLMIX_DEVICE forbids it.
-        """
+        """Return whether workers use GPUs: local models do if a node has one and SKILLMIX_DEVICE does not forbid it."""
         has_gpus = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
         return is_local and has_gpus and os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda"
 
@@ -281,13 +263,13 @@ class Worker:
         self.number = number
         self.actor = actor
         self.host = ""
-        """The machine that it was last seen on."""
+        """The machine on which it was last seen."""
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
 
     async def ask(self, method: str, *arguments: object) -> Any:
-        """Call a method of the actor; raise one error if the method fails, and another if the actor is lost."""
+        """Call a method of the actor; raise a `UserError` if the method fails, or an error if the actor is lost."""
         from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
         try:
@@ -297,7 +279,7 @@ class Worker:
                 raise LostWorkerError(str(error.cause)) from None
             if isinstance(error.cause, UserError):
                 raise UserError(f"{self}: {error.cause.message}", hint=error.cause.hint) from None
-            raise UserError(f"{self} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
+            raise UserError(f"{self} failed: {_last_line(error)}.", hint=_RAY_LOGS) from None
         except RayError as error:  # or the answer was lost in transit, so that the worker's state is unknown
             has_ended = isinstance(error, ActorUnavailableError | ActorDiedError) and "creation task" not in str(error)
             raise LostWorkerError("its process or its machine has ended" if has_ended else _last_line(error)) from None
@@ -308,13 +290,11 @@ class RayCluster:
 
     def __init__(self, placement: Placement, say: Callable[[str], None]) -> None:
         self.say = say
-        self.repeated = 0
-        """Calls that were in flight on lost workers."""
-        self.numbers = count()
-        """A number for each model that is opened."""
+        self.running: list[Worker] = []  # without those that were given up
+        self.repeated = 0  # calls that were in flight on lost workers
+        self.numbers = count()  # one for each model that is opened
         self._placement = placement
         self._is_local = False
-        self._workers: list[Worker] = []
         self._given_up = 0
         self._started = count(1)
 
@@ -325,45 +305,42 @@ class RayCluster:
         self._is_local = is_local
 
     async def workers(self) -> list[Worker]:
-        """Return all workers, of which there are more once the cluster has grown."""
+        """Return all workers, after starting new ones if the cluster has grown."""
         nodes = await self._alive_nodes()
         wanted = self._placement.workers(nodes, is_local=self._is_local)
-        if nodes and not wanted and not self._workers:
+        if nodes and not wanted and not self.running:
             amount = f"{self._placement.cpus:g} CPUs" if self._placement.cpus else "CPU"
             raise UserError(
-                f"No node of the cluster has the {amount} of a worker.",
-                hint="Lower workers.cpus, or start Ray with more (ray start --num-cpus, --num-gpus).",
+                f"No node of the cluster has the {amount} that a worker needs.",
+                hint="Lower workers.cpus, or give Ray more CPUs: ray start --num-cpus N.",
             )
-        is_first = not self._workers
-        while len(self._workers) + self._given_up < wanted:
-            self._workers.append(self._start(uses_gpus=self._placement.uses_gpus(nodes, is_local=self._is_local)))
-        if is_first and self._workers:
-            self.say(f"{plural(len(self._workers), 'worker')} on Ray")
-        return list(self._workers)
-
-    def has(self, worker: Worker) -> bool:
-        """Return whether a worker has not been abandoned."""
-        return worker in self._workers
+        uses_gpus = self._placement.uses_gpus(nodes, is_local=self._is_local)
+        new = [self._start(uses_gpus=uses_gpus) for _ in range(wanted - len(self.running) - self._given_up)]
+        if new and not self.running:
+            self.say(f"{plural(len(new), 'worker')} on Ray")
+        self.running += new
+        return list(self.running)
 
     def give_up(self, worker: Worker, why: str) -> None:
         """Abandon a worker, and end it."""
-        if not self.has(worker):
+        if worker not in self.running:
             return
         self.say(f"{worker} gets no more calls: {why.rstrip('.')}")
-        self._workers.remove(worker)
+        self.running.remove(worker)
         self._given_up += 1
         self._kill(worker)
-        if not self._workers:
+        if not self.running:
             raise UserError(
                 f"All workers of the cluster were lost {_MOST_LOST} times in a row.",
-                hint="Check the memory of the nodes and the log files of Ray. Finished calls are kept.",
+                hint="Check the memory of the nodes and Ray's log files, and rerun the command; finished calls are "
+                "stored.",
             )
 
     def end_workers(self) -> None:
         """End all workers, so that their memory and their share of the nodes become available."""
-        for worker in self._workers:
+        for worker in self.running:
             self._kill(worker)
-        self._workers.clear()
+        self.running.clear()
         self._given_up = 0
 
     async def _alive_nodes(self) -> list[Mapping[str, Any]]:
@@ -403,10 +380,7 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(placement: Placement, say: Callable[[str], None]) -> Iterator[RayCluster]:
-    """Yield the cluster at RAY_ADDRESS, or a cluster that is started on this machine when it is needed.
-
-    The cluster's workers end with the block.
-    """
+    """Yield the cluster at RAY_ADDRESS, or a new one on this machine; the workers end with the block."""
     if find_spec("ray") is None:
         raise UserError("Ray is not installed.", hint="Install it: pip install 'skillmix[ray]'.")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -437,7 +411,7 @@ class _Link:
     """How often the worker was lost since its last outcome."""
 
 
-class OnRay:
+class OnRay(Model):
     """A model that a cluster's workers open and run; a worker has as many calls as its copy can handle."""
 
     def __init__(self, cluster: RayCluster, spec: ModelSpec, options: ModelOptions) -> None:
@@ -458,33 +432,20 @@ class OnRay:
         """The most calls that all workers together may have in flight, if a limit is set."""
         return Limits(in_process=self._is_local, in_flight=self._options.concurrency or _MANY)
 
-    async def probe(self) -> CallProblem | None:
-        """Probe the model itself, in this process."""
-        model = open_model(self._spec, self._options)
-        try:
-            return await model.probe()
-        finally:
-            await model.close()
-
     async def close(self) -> None:
         """Let workers close the model, ignoring workers that do not answer."""
         closing = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
         self._links.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_END_S):
+            async with asyncio.timeout(5):
                 await asyncio.gather(*closing, return_exceptions=True)
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Distribute requests, and yield outcomes as they arrive; workers start with the first request."""
-        first = await anext(requests, None)
-        if first is None:
-            return
         self._results: asyncio.Queue[tuple[Request, Outcome] | BaseException | None] = asyncio.Queue()
         self._has_room = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
-        self._begin(self._watch())
-        self._begin(self._feed(first, requests))
+        self._begin(self._feed(requests))
         try:
             while (item := await self._results.get()) is not None:
                 if isinstance(item, BaseException):
@@ -508,6 +469,31 @@ class OnRay:
         self._tasks.add(task)
         task.add_done_callback(over)
 
+    async def _feed(self, requests: AsyncIterator[Request]) -> None:
+        """Give each request to the worker with the fewest calls; pull the next request when a worker has room."""
+        is_first = True
+        async for request in requests:
+            if is_first:
+                self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
+                self._begin(self._watch())
+                is_first = False
+            link = await self._free_link()
+            if not link.unsent:
+                self._begin(self._send(link))  # with all requests that are pulled before the event loop runs it
+            link.unsent.append(request if self._is_installed else request.without_subject())
+            link.in_flight[request.key] = request
+            await self._free_link()
+        self._is_fed = True
+        self._end_if_over()
+
+    async def _free_link(self) -> _Link:
+        while True:
+            links = [link for link in self._links.values() if len(link.in_flight) < link.room]
+            if links and sum(len(link.in_flight) for link in self._links.values()) < self._most:
+                return min(links, key=lambda link: len(link.in_flight))
+            self._has_room.clear()
+            await self._has_room.wait()
+
     async def _watch(self) -> None:
         """Add workers as they start; raise an error if there have been none for a long time."""
         last = time.monotonic()
@@ -521,46 +507,15 @@ class OnRay:
             elif time.monotonic() - last > _PATIENCE_S:
                 raise UserError(
                     f"The cluster had no worker for {_PATIENCE_S:g} s.",
-                    hint="`ray status` shows whether other jobs have its CPUs or GPUs. Finished calls are kept.",
+                    hint="Check with `ray status` whether other jobs use its CPUs or GPUs, and rerun the command; "
+                    "finished calls are stored.",
                 )
             await asyncio.sleep(_LOOK_S)
-
-    async def _feed(self, request: Request | None, requests: AsyncIterator[Request]) -> None:
-        """Give each request to the worker with the fewest calls; pull the next request when a worker has room."""
-        while request is not None:
-            link = await self._free_link()
-            if not link.unsent:
-                self._begin(self._send(link))  # with all requests that are pulled before the event loop runs it
-            link.unsent.append(request if self._is_installed else request.without_subject())
-            link.in_flight[request.key] = request
-            await self._free_link()
-            request = await anext(requests, None)
-        self._is_fed = True
-        self._end_if_over()
-
-    async def _free_link(self) -> _Link:
-        while True:
-            links = [link for link in self._links.values() if len(link.in_flight) < link.room]
-            if links and sum(len(link.in_flight) for link in self._links.values()) < self._most:
-                return min(links, key=lambda link: len(link.in_flight))
-            self._has_room.clear()
-            await self._has_room.wait()
-
-    async def _send(self, link: _Link) -> None:
-        group, link.unsent = link.unsent, []
-        if not group:  # the worker was lost in the meantime
-            return
-        try:
-            # Ray's own pickler would be several times slower.
-            await link.worker.ask("add", self._number, pickle.dumps(group, pickle.HIGHEST_PROTOCOL))
-        except LostWorkerError as lost:
-            if any(request.key in link.in_flight for request in group):
-                self._repeat(link, group, f"a message to {link.worker} is lost ({lost})")
 
     async def _work(self, link: _Link) -> None:
         """Open the model on a worker and fetch its outcomes; start over whenever Ray has restarted the worker."""
         worker = link.worker
-        while self._cluster.has(worker):
+        while worker in self._cluster.running:
             try:
                 link.room = await self._open(worker)
                 while True:
@@ -586,19 +541,30 @@ class OnRay:
         begun: Begun = await worker.ask("begin", self._number, VERSIONS, self._order)
         worker.host = begun.host
         if not begun.lacking:
-            return max(_LOCAL_ROOM, begun.room) if self._is_local else begun.room
+            return max(_MANY, begun.room) if self._is_local else begun.room
         async with self._sending:  # another worker may have stored the folders on this machine meanwhile
             begun = await worker.ask("begin", self._number, VERSIONS, self._order)
             for folder in begun.lacking:
-                self._cluster.say(f"{folder.path} is sent to the machine of {worker}")
+                self._cluster.say(f"sending {folder.path} to the machine of {worker}")
                 for name, _, _ in folder.files:
                     with (Path(folder.path) / name).open("rb") as file:
                         data = await asyncio.to_thread(file.read, _PART)
-                        await worker.ask("store", folder, name, data)
+                        await worker.ask("store", folder, name, data)  # even if the file is empty
                         while data := await asyncio.to_thread(file.read, _PART):
                             await worker.ask("store", folder, name, data)
                 await worker.ask("store", folder, None, b"")
         return await self._open(worker)
+
+    async def _send(self, link: _Link) -> None:
+        group, link.unsent = link.unsent, []
+        if not group:  # the worker was lost in the meantime
+            return
+        try:
+            # Ray's own pickler would be several times slower.
+            await link.worker.ask("add", self._number, pickle.dumps(group, pickle.HIGHEST_PROTOCOL))
+        except LostWorkerError as lost:
+            if any(request.key in link.in_flight for request in group):
+                self._repeat(link, group, f"a message to {link.worker} is lost ({lost})")
 
     def _take(self, link: _Link, news: Sequence[_Item]) -> None:
         for item in news:
@@ -630,13 +596,13 @@ class OnRay:
 def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
     """Return the order to open a model, with its folders and with the class of another package's provider."""
     plain = ModelOptions(options.concurrency, options.timeout, options.access)
+    folders: tuple[SharedFolder, ...] = ()
     if provider_of(spec).has_checkpoint:
         checkpoint = checkpoint_of(spec)
-        folders = tuple(SharedFolder.of(folder) for folder in (checkpoint.base, *checkpoint.adapters))
-        return pickle.dumps(OpenOrder(spec, plain, folders))
+        folders = tuple(map(SharedFolder.of, (checkpoint.base, *checkpoint.adapters)))
     installed = installed_providers().get(spec.provider)
     if installed is None:
-        return pickle.dumps(OpenOrder(spec, plain))
+        return pickle.dumps(OpenOrder(spec, plain, folders))
     from ray import cloudpickle
 
     factory = installed.load()
@@ -661,7 +627,7 @@ def _join(ray: Any) -> None:
     host, _, port = address.rpartition(":")
     if host and port.isdigit():  # Ray would retry a dead address for minutes, with many lines of output
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=20).close()
         except (OSError, OverflowError) as error:
             raise UserError(
                 f"The Ray cluster {visible(address)} cannot be reached: {error}.",
@@ -670,10 +636,8 @@ def _join(ray: Any) -> None:
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     terminate = signal.getsignal(signal.SIGTERM)
     # Ray prints paragraphs about lost workers to standard output, and has no setting to disable them.
-    listening = getattr(ray._private, "worker", None)
-    listen = getattr(listening, _LISTENER, None)
-    if listen is not None:
-        setattr(listening, _LISTENER, lambda *_: None)
+    internals = ray._private.worker
+    listen, internals.listen_error_messages = internals.listen_error_messages, lambda *_: None
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -683,8 +647,7 @@ def _join(ray: Any) -> None:
             hint="Check RAY_ADDRESS and RAY_AUTH_MODE; without an address, a cluster is started on this machine.",
         ) from None
     finally:
-        if listen is not None:
-            setattr(listening, _LISTENER, listen)
+        internals.listen_error_messages = listen
         with suppress(ValueError):  # outside the main thread, Ray could not replace the handler
             signal.signal(signal.SIGTERM, terminate)
 

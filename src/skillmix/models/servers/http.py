@@ -65,7 +65,7 @@ class Endpoint:
         self.has_answered = False
         """Whether the model has answered: from then on, an error is about a request and not about the model."""
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()

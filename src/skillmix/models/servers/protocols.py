@@ -168,7 +168,7 @@ class ChatServer(ABC):
 
     async def close(self) -> None:
         """Close the connections."""
-        await self.endpoint.close()
+        await self.endpoint.aclose()
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
         """Return the problem of one call in a batch."""

@@ -1,6 +1,6 @@
-"""Programs that run outside this process for a server that skillmix starts; this module imports nothing from skillmix.
+"""Two programs for the servers that skillmix starts; this module imports nothing from skillmix.
 
-`guard COMMAND …` runs a server until its standard input closes, which happens however skillmix ends. `xllamacpp --model
+`guard COMMAND …` runs a server until standard input closes, which happens however skillmix ends. `xllamacpp --model
 FILE …` is a llama.cpp server from the package xllamacpp, which has no command.
 """
 
@@ -12,24 +12,21 @@ import sys
 import threading
 import time
 
-GRACE = 10.0
-"""Seconds that a server has to end by itself."""
-
 
 def guard(command: list[str]) -> int:
-    """Run a command in the process group that this process leads, and end the whole group when the input closes."""
+    """Run a command in this process's group, and end the whole group when standard input closes."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the server, with which this process ends
 
     def end() -> None:
         sys.stdin.buffer.read()
         os.killpg(0, signal.SIGTERM)
-        time.sleep(GRACE)
+        time.sleep(10)  # for the server to end by itself
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=end, daemon=True).start()
     server.wait()
-    os.killpg(0, signal.SIGKILL)  # processes that the server has started end with it
+    os.killpg(0, signal.SIGKILL)  # the server's own child processes end with it
     return 1
 
 
@@ -38,10 +35,11 @@ def xllamacpp(arguments: list[str]) -> int:
     import xllamacpp as llama
 
     parser = argparse.ArgumentParser()
-    kinds = {str: "model alias host lora", int: "port parallel ctx-size top-k", float: "top-p min-p repeat-penalty"}
+    kinds = {str: "model alias host", int: "port parallel ctx-size top-k", float: "top-p min-p repeat-penalty"}
     for kind, names in kinds.items():
         for name in names.split():
             parser.add_argument(f"--{name}", type=kind)
+    parser.add_argument("--lora", action="append", default=[])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
     params = llama.CommonParams()
@@ -50,8 +48,7 @@ def xllamacpp(arguments: list[str]) -> int:
     params.n_parallel, params.n_ctx, params.cpuparams.n_threads = given.parallel, given.ctx_size, given.threads
     params.sampling.top_k, params.sampling.top_p, params.sampling.min_p = given.top_k, given.top_p, given.min_p
     params.sampling.penalty_repeat = given.repeat_penalty
-    if given.lora:
-        params.lora_adapters = [llama.CommonAdapterLoraInfo(given.lora, 1.0)]
+    params.lora_adapters = [llama.CommonAdapterLoraInfo(adapter, 1.0) for adapter in given.lora]
     server = llama.Server(params)
     print(f"xllamacpp listens at {server.listening_address}", flush=True)  # noqa: T201  # a line in the server's log
     threading.Event().wait()

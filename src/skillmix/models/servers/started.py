@@ -1,8 +1,8 @@
 """`vllm:MODEL[+ADAPTER]` and `llamacpp:FILE.gguf[+ADAPTER.gguf]`: servers that skillmix starts, calls and stops.
 
-A server runs in a separate environment, because the packages of vLLM conflict with ours. It is started at the first
-call, and called like any OpenAI-compatible server. Inside a run, the server waits for the next step that uses it until
-another model, a training run or the end of the run stops it. A guard process ends the server however skillmix ends.
+A server runs in a separate environment, because vLLM's packages conflict with ours. It is started at the first call and
+called like any OpenAI-compatible server. During a run it stays up for later steps until another model, a train step or
+the end of the run stops it. A guard process ends the server however skillmix ends.
 """
 
 import asyncio
@@ -13,25 +13,29 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
 from socket import socket
 from tempfile import NamedTemporaryFile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from skillmix.calls import CallProblem, Limits, Outcome, Request
+from skillmix.calls import CallProblem, Limits, Model, Outcome, Request
 from skillmix.errors import UserError
 from skillmix.files import json_object
 from skillmix.models.bundled import cache_folder
-from skillmix.models.checkpoints import ADAPTER, Checkpoint, FileStates, checkpoint_of
+from skillmix.models.checkpoints import ADAPTER, Checkpoint, FileStates, checkpoint_of, states_of
 from skillmix.models.servers.keys import Server
 from skillmix.models.servers.masking import MASK
 from skillmix.models.specs import ModelOptions, ModelSpec
 
-_Say = Callable[[str], None]
+if TYPE_CHECKING:
+    from skillmix.models.servers.http import Endpoint
+
 _CHILD: Final = str(Path(__file__).with_name("server_guard.py"))
+_PROGRAMS: Final = {"vllm": ("vllm", "vllm"), "llamacpp": ("llama-server", "xllamacpp")}
+"""The program of each provider, and the package that contains it."""
 _SERVED: Final = "skillmix"
 """The name of a server's model in requests."""
 _CONCURRENCY: Final = {"vllm": 256, "llamacpp": 8}
@@ -39,22 +43,15 @@ _CONTEXT: Final = 4096
 """Tokens of a prompt and its reply, for each parallel call to llama.cpp."""
 _LONGEST_START: Final = 3600.0
 """The most seconds that a start may take; weights may have to be downloaded."""
-_PAUSE: Final = 0.25
-_GRACE: Final = 15.0
-"""Seconds that the guard has to end a server."""
-_QUIET: Final = 60.0
-"""Seconds between two lines about a server that is starting."""
-_LOG_KEPT: Final = 7 * 24 * 3600.0
-_LINES_SHOWN: Final = 15
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The maximum ranks of adapters that can be set for vLLM."""
+"""The values that vLLM accepts as the maximum rank of adapters."""
 _QUICKLY_HASHED: Final = 2 << 30
-"""The most bytes of weights that a probe hashes, to compare them with the weights that an adapter was trained on."""
+"""The most bytes of weights that a probe hashes to compare them with the weights that an adapter was trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """The settings with which a server is started; launches that are equal share one server."""
+    """The settings with which a server is started; equal launches share one server."""
 
     provider: str
     command: tuple[str, ...]
@@ -63,72 +60,71 @@ class _Launch:
     rank: int = 0
     """The largest rank of adapters that the server can load while it runs; 0 for none."""
     adapter: tuple[str, FileStates] | None = field(default=None, compare=False)
-    """The folder of the adapter to call, for a server that loads adapters while it runs."""
+    """The folder of the adapter to load while the server runs."""
 
     def fits(self, other: "_Launch") -> bool:
-        """Return whether a server with this launch can do the work of another launch."""
+        """Return whether a server with this launch can also serve another launch."""
         same = (self.provider, self.command, self.files) == (other.provider, other.command, other.files)
         return same and self.rank >= other.rank
 
 
 def _program(provider: str) -> list[str]:
-    """Find the command of a server from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, on the path, or through uvx."""
-    name, package = {"vllm": ("vllm", "vllm"), "llamacpp": ("llama-server", "xllamacpp")}[provider]
+    """Find the command of a server from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, on the PATH, or through uvx."""
+    name, package = _PROGRAMS[provider]
     variable = f"SKILLMIX_{provider.upper()}"
-    own = os.environ.get(variable)
-    if own:
+    from_package = ("python", _CHILD, package)  # xllamacpp has no command
+    if own := os.environ.get(variable):
         place = Path(own).expanduser()
-        programs = [place / "bin" / name, place / "bin" / "python"] if place.is_dir() else [place]
-        for program in programs:
-            if os.access(program, os.X_OK) and program.is_file():
-                is_bare = program.name == "python"
-                return [str(program), *((_CHILD, package) if is_bare and provider == "llamacpp" else ())]
+        for program in (place / "bin" / name, place / "bin" / "python") if place.is_dir() else (place,):
+            if program.is_file() and os.access(program, os.X_OK):
+                is_llama_python = program.name == "python" and name != package
+                return [str(program), *(from_package[1:] if is_llama_python else ())]
         raise UserError(
-            f"{variable} is {own}, but {name} is not there.",
-            hint=f"Set it to the program, or to the environment folder in which {package} is installed.",
+            f"{variable} is {own}, but there is no {name} there.",
+            hint=f"Set it to the path of {name}, or to a virtual environment in which {package} is installed.",
         )
     if found := which(name):
         return [found]
     if uvx := which("uvx"):
-        return [uvx, "--from", package, *((name,) if name == package else ("python", _CHILD, package))]
+        return [uvx, "--from", package, *((name,) if name == package else from_package)]
     raise UserError(
-        f"{provider}: models need {name}, and it is not on this machine.",
-        hint=f"Install uv, which fetches it; or install {package} into a separate environment and set {variable} to "
-        "that folder.",
+        f"{provider}: models need the program {name}, which is not on the PATH.",
+        hint=f"Install uv, which downloads it at the first call, or install {package} in a separate virtual "
+        f"environment and set {variable} to its folder.",
     )
 
 
 def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
-    """Determine how to start a model's server; missing files raise errors."""
+    """Determine how to start a model's server, and raise an error if a file is missing."""
     if spec.provider == "llamacpp":
-        named = [Path(name).expanduser() for name in spec.name.split("+")]
-        for file in named:
+        files = [Path(name).expanduser() for name in spec.name.split("+")]
+        for file in files:
             if not file.is_file():
-                raise UserError(f"There is no file {file}.", hint="Write llamacpp:FILE.gguf, with a path to the file.")
-        states = tuple((str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns, f.stat().st_ino) for f in named)
-        model, *adapters = [place for place, _, _, _ in states]
+                raise UserError(f"There is no file {file}.", hint="Write llamacpp:FILE.gguf with the path of the file.")
+        model, *adapters = [str(file.resolve()) for file in files]
         sizes = ("--parallel", str(concurrency), "--ctx-size", str(_CONTEXT * concurrency))
         # Sampling settings come only from the request.
         plain = ("--top-k", "0", "--top-p", "1", "--min-p", "0", "--repeat-penalty", "1")
         lora = [part for adapter in adapters for part in ("--lora", adapter)]
         command = (*_program("llamacpp"), "--model", model, "--alias", _SERVED, *sizes, *plain, *lora)
-        return _Launch(spec.provider, command, states)
+        return _Launch(spec.provider, command, states_of(files))
     checkpoint = checkpoint_of(spec)
     if len(checkpoint.adapters) > 1:
         raise UserError(
             f"{spec} has {len(checkpoint.adapters)} adapters, but vLLM applies only one.",
-            hint="Merge the first one into a checkpoint: skillmix merge.",
+            hint="Merge the first adapter into its base: skillmix merge SPEC --output DIR.",
         )
     tokenizer = ("--tokenizer", str(checkpoint.tokenizer.resolve())) if checkpoint.tokenizer != checkpoint.base else ()
     served = ("--served-model-name", _SERVED, "--generation-config", "vllm", "--load-format", "safetensors")
     command = (*_program("vllm"), "serve", str(checkpoint.base.resolve()), *served, *tokenizer)
-    files = Checkpoint(checkpoint.base).file_states()
+    weights = Checkpoint(checkpoint.base).file_states()
     if not checkpoint.adapters:
-        return _Launch(spec.provider, command, files)
+        return _Launch(spec.provider, command, weights)
     (folder,) = checkpoint.adapters
-    config = json_object((folder / ADAPTER).read_bytes(), source=str(folder / ADAPTER), hint="Train or fetch it again.")
+    hint = "Train or download the adapter again."
+    config = json_object((folder / ADAPTER).read_bytes(), source=str(folder / ADAPTER), hint=hint)
     rank = next((rank for rank in _RANKS if rank >= config.get("r", 8)), _RANKS[-1])
-    return _Launch(spec.provider, command, files, rank, (str(folder.resolve()), Checkpoint(folder).file_states()))
+    return _Launch(spec.provider, command, weights, rank, (str(folder.resolve()), Checkpoint(folder).file_states()))
 
 
 class _ManagedServer:
@@ -136,8 +132,8 @@ class _ManagedServer:
 
     def __init__(self, launch: _Launch) -> None:
         self.launch = launch
-        self.loaded: dict[tuple[str, FileStates], str] = {}
-        """The names of the adapters that it has loaded."""
+        self._adapters: dict[tuple[str, FileStates], str] = {}
+        """The names of the adapters that the server has loaded."""
         with socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -151,7 +147,7 @@ class _ManagedServer:
         logs = cache_folder() / "servers"
         logs.mkdir(parents=True, exist_ok=True)
         for old in logs.glob("*.log"):  # left by processes that were killed
-            if time.time() - old.stat().st_mtime > _LOG_KEPT:
+            if time.time() - old.stat().st_mtime > 7 * 24 * 3600:
                 old.unlink(missing_ok=True)
         with NamedTemporaryFile(prefix=f"{launch.provider}-", suffix=".log", dir=logs, delete=False) as log:
             self.log = Path(log.name)
@@ -166,62 +162,58 @@ class _ManagedServer:
 
     @property
     def is_running(self) -> bool:
-        """Return whether the process is running."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def failed(self, what: str) -> UserError:
         """Return an error with the end of the server's log, and keep the log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        shown = "".join(f"\n  {MASK.line(line)}" for line in lines[-_LINES_SHOWN:])
-        return UserError(f"The server of {self.launch.provider}: {what}.", hint=f"Its log, {self.log}, ends:{shown}")
+        shown = "".join(f"\n  {MASK.line(line)}" for line in lines[-15:])
+        return UserError(f"The {self.launch.provider} server {what}.", hint=f"Its log, {self.log}, ends with:{shown}")
 
-    async def wait(self, say: _Say) -> None:
+    async def wait(self, say: Callable[[str], None]) -> None:
         """Wait until the server answers."""
-        from skillmix.models.servers.http import Endpoint  # here, because importing aiohttp is slow
-
         begun = said = time.monotonic()
-        health = Endpoint(Server(self.root, None, None, is_own=False), headers={}, timeout=5)
-        try:
+        async with self._endpoint("", timeout=5) as health:
             while not isinstance(await health.get("/health"), bytes):
+                now = time.monotonic()
                 if not self.is_running:
-                    raise self.failed("it ended while it started")
-                if time.monotonic() - begun > _LONGEST_START:
-                    raise self.failed(f"it has not answered for {_LONGEST_START:.0f} s")
-                if time.monotonic() - said > _QUIET:
-                    said = time.monotonic()
-                    say(f"{self.launch.provider} is starting, {said - begun:.0f} s so far; its log is {self.log}")
-                await asyncio.sleep(_PAUSE)
-        finally:
-            await health.close()
+                    raise self.failed("ended while it was starting")
+                if now - begun > _LONGEST_START:
+                    raise self.failed(f"has not answered for {_LONGEST_START:.0f} s")
+                if now - said > 60:
+                    said = now
+                    say(f"{self.launch.provider} is starting, {now - begun:.0f} s so far; its log is {self.log}")
+                await asyncio.sleep(0.25)
         say(f"{self.launch.provider} answers after {time.monotonic() - begun:.0f} s")
 
     async def name_of(self, adapter: tuple[str, FileStates] | None) -> str:
         """Load an adapter if necessary, and return its name in requests, or the base's name for None."""
         if adapter is None:
             return _SERVED
-        if adapter not in self.loaded:
-            from skillmix.models.servers.http import Endpoint
-
-            name = f"adapter-{len(self.loaded) + 1}"
-            loader = Endpoint(Server(f"{self.root}/v1", None, None, is_own=False), headers={}, timeout=600)
-            try:
-                body = {"lora_name": name, "lora_path": adapter[0]}
+        if adapter not in self._adapters:
+            name = f"adapter-{len(self._adapters) + 1}"
+            body = {"lora_name": name, "lora_path": adapter[0]}
+            async with self._endpoint("/v1", timeout=600) as loader:
                 made = await loader.change("POST", "/load_lora_adapter", json=body)
-            finally:
-                await loader.close()
             if not isinstance(made, bytes):
-                raise self.failed(f"it did not load the adapter {adapter[0]}")
-            self.loaded[adapter] = name
-        return self.loaded[adapter]
+                raise self.failed(f"did not load the adapter {adapter[0]}")
+            self._adapters[adapter] = name
+        return self._adapters[adapter]
+
+    def _endpoint(self, path: str, *, timeout: float) -> "aclosing[Endpoint]":
+        from skillmix.models.servers.http import Endpoint  # here, because importing aiohttp is slow
+
+        return aclosing(Endpoint(Server(self.root + path, None, None, is_own=False), headers={}, timeout=timeout))
 
     def stop(self) -> None:
-        """End the server with all its processes; its log is no longer needed."""
+        """End the server with all its processes, and delete its log unless it had crashed."""
         assert self._process.stdin is not None
         was_running = self.is_running
         with suppress(OSError):
             self._process.stdin.close()
         try:
-            self._process.wait(_GRACE)
+            self._process.wait(15)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -231,14 +223,14 @@ class _ManagedServer:
 
 
 class _Servers:
-    """The server of this process; there is at most one, because there is only one GPU or set of GPUs."""
+    """The server of this process; there is at most one, because servers share the machine's GPUs."""
 
     def __init__(self) -> None:
         self._server: _ManagedServer | None = None
         self.blocks = 0
 
-    async def ready(self, launch: _Launch, say: _Say) -> _ManagedServer:
-        """Return a server that answers: the present server if it fits, otherwise a new one."""
+    async def ready(self, launch: _Launch, say: Callable[[str], None]) -> _ManagedServer:
+        """Return a server that answers: the running server if it fits, otherwise a new one."""
         if self._server is None or not self._server.is_running or not self._server.launch.fits(launch):
             await asyncio.to_thread(self.stop)
             self._server = _ManagedServer(launch)
@@ -246,14 +238,14 @@ class _Servers:
         return self._server
 
     def stop(self) -> None:
-        """End the server, if there is one, because something else may need the memory."""
+        """End the server if there is one, so that its memory becomes available."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Let a server wait for its next use inside this block; without a block, the server ends with its model."""
+        """Keep a server for its next use inside this block; outside a block, the server ends with its model."""
         self.blocks += 1
         try:
             yield
@@ -266,18 +258,21 @@ class _Servers:
 SERVERS: Final = _Servers()
 
 
-class ManagedModel:
+class ManagedModel(Model):
     """A model whose server is started at the first call."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
         self._options = options
         self._concurrency = options.concurrency or _CONCURRENCY[spec.provider]
-        self.limits = Limits(in_process=True, in_flight=self._concurrency)
-        """The calls in flight."""
+
+    @property
+    def limits(self) -> Limits:
+        """The number of calls in flight."""
+        return Limits(in_process=True, in_flight=self._concurrency)
 
     async def probe(self) -> CallProblem | None:
-        """Look for the program and the files, and check that adapters match their base; do not start the server."""
+        """Look for the program and the files, and check that an adapter fits its base, without starting the server."""
         launch = await asyncio.to_thread(_launch_of, self._spec, self._concurrency)
         if launch.adapter is not None:
             checkpoint = checkpoint_of(self._spec)
@@ -306,12 +301,12 @@ class ManagedModel:
         try:
             async for request, outcome in model.serve(all_requests()):
                 if isinstance(outcome, CallProblem) and not server.is_running:
-                    raise server.failed("it ended while it wrote")
+                    raise server.failed("ended while it was generating text")
                 yield request, outcome
         finally:
             await model.close()
 
     async def close(self) -> None:
-        """Let the server wait for its next use, or end it outside of a run."""
+        """Keep the server for its next use in a run; outside a run, end it."""
         if not SERVERS.blocks:
             await asyncio.to_thread(SERVERS.stop)
