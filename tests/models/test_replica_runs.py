@@ -193,7 +193,10 @@ def test_an_address_with_another_model_is_refused_before_the_first_call(
 
     assert status == 2
     assert not any(stub.bodies for stub in stubs)
-    assert f"{stubs[2].address}: 'student' is not among student-v2" in said or f"{stubs[2].address}: 'grader'" in said
+    assert (
+        f"{stubs[2].address}: 'student' is not one of the server's: student-v2" in said
+        or f"{stubs[2].address}: 'grader'" in said
+    )
     assert stubs[0].address not in said
 
 

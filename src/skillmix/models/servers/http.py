@@ -8,11 +8,9 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
@@ -39,31 +37,22 @@ MAX_LINE: Final = 2**24
 """The most bytes per line of a body that is read line by line; a longer line cannot be parsed."""
 MAX_LIST: Final = 2**22
 """The most bytes of a decoded list of models."""
-_DONE: Final = frozenset({200})
-_DONE_OR_MADE: Final = frozenset({200, 201, 202})
-"""Statuses of a good reply if the server creates something, such as a file."""
-_BYTES_PER_TOKEN: Final = 64
-_CONNECT_TIMEOUT: Final = 30.0
 
 
-_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
 class Refused(CallProblem):
-    """A status of 400 or 422, perhaps because of a parameter; the caller may try again without that parameter."""
+    """A status of 400 or 422, perhaps because of a parameter; the caller may retry without that parameter."""
 
 
 class Endpoint:
-    """A server and the connections to it; the key is sent as a header, and only to that server's address."""
+    """A server and the connections to it; the key is sent as a header, and only to this server's address."""
 
     def __init__(self, server: Server, *, headers: dict[str, str], timeout: float) -> None:
         self._server = server
         self._headers = headers
-        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, _CONNECT_TIMEOUT))
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, 30))
         self._session: aiohttp.ClientSession | None = None
         self.has_answered = False
-        """Whether the model has answered: from then on, an error is about a request and not about the model."""
+        """Whether the model has answered; from then on, an error concerns a request and not the model."""
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -72,23 +61,21 @@ class Endpoint:
             self._session = None
 
     async def post(self, path: str, body: dict[str, object], *, max_tokens: int | None = None) -> bytes | CallProblem:
-        """Return the body of the reply, or the problem; the body may be longer if the request allows many tokens."""
-        max_bytes = max(MAX_REPLY, _BYTES_PER_TOKEN * (max_tokens or 0))
-        return await self._exchange("POST", path, {"json": body}, max_bytes)
+        """Return the body of the reply, or the problem; with many `max_tokens`, the body may be longer."""
+        return await self._exchange("POST", path, {"json": body}, max(MAX_REPLY, 64 * (max_tokens or 0)))
 
     async def get(
         self, path: str, *, max_bytes: int = MAX_LIST, take: Callable[[bytes], bool] | None = None
     ) -> bytes | CallProblem:
-        """Return the body at another path of the same server, or the problem.
+        """Return the body at a path, or the problem.
 
-        `take`, if given, receives each line of the body as it arrives until it returns True, and the returned body is
-        empty.
+        With `take`, the body is empty, and `take` receives each line as it arrives until it returns True.
         """
         return await self._exchange("GET", path, {}, max_bytes, take=take)
 
     async def change(self, method: str, path: str, **content: Any) -> bytes | CallProblem:
         """Make the server create or delete something; return the body of its reply, or the problem."""
-        return await self._exchange(method, path, content, MAX_REPLY, _DONE_OR_MADE)
+        return await self._exchange(method, path, content, MAX_REPLY, (200, 201, 202))
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> bytes | CallProblem:
         """Post a form with a file of JSON Lines; return the body of the reply, or the problem."""
@@ -102,7 +89,7 @@ class Endpoint:
         path: str,
         content: Mapping[str, Any],
         max_bytes: int,
-        good: frozenset[int] = _DONE,
+        good: tuple[int, ...] = (200,),
         *,
         take: Callable[[bytes], bool] | None = None,
     ) -> bytes | CallProblem:
@@ -112,7 +99,7 @@ class Endpoint:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=self._timeout,
-                # Disable compression, because a small compressed reply may expand endlessly.
+                # Ask for no compression, because a small compressed reply may expand endlessly.
                 headers={**self._headers, "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -137,11 +124,12 @@ class Endpoint:
             return CallProblem("passing", "reply too long", f"it has more than {max_bytes} bytes")
         return raw
 
-    def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem:
+    def failure(self, status: int, raw: bytes, headers: Mapping[str, str] | None = None) -> CallProblem:
         """Parse a server's error about a call, or about one call in a batch."""
-        message = raw.decode("utf-8", "replace")  # the text may still contain keys
+        headers = headers or {}
+        message = raw.decode("utf-8", "replace")  # may contain keys
         document = json_in(raw)
-        if not isinstance(document, CallProblem):  # the error body may have any shape
+        if not isinstance(document, CallProblem):  # an error may have any shape
             message = error_text(document.get("error", document.get("message", document.get("detail")))) or message
         reason, detail, wait = f"HTTP {status}", MASK.line(message), None
         is_free = status in _TURNED_AWAY or (300 <= status < 500 and status not in _UNSURE)
@@ -170,10 +158,7 @@ class Endpoint:
 async def _read(
     response: aiohttp.ClientResponse, max_bytes: int, take: Callable[[bytes], bool] | None = None
 ) -> tuple[bytes, bool]:
-    """Read and decode a body up to a limit; the second value states whether the body is complete.
-
-    With `take`, each line is passed on as it arrives, and only an unfinished line is kept.
-    """
+    """Read and decode a body up to a limit, and return whether it is complete; pass each line to `take`, if given."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise ValueError(f"the reply is encoded as {encoding}, which the request did not allow")
@@ -222,7 +207,7 @@ def error_text(error: object) -> str:
 
 
 def fatal_in_probe(problem: CallProblem) -> CallProblem | None:
-    """Return a probe's problem if it means a wrong URL or a wrong key; None if the problem may be temporary."""
+    """Return a problem that means a wrong URL or a wrong key; None for a problem that may be temporary."""
     if problem.reason in ("no connection", "HTTP 403"):
         return CallProblem("fatal", problem.reason, problem.detail)
     return problem if problem.kind == "fatal" else None
@@ -234,7 +219,7 @@ _LIMITED: Final = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
 def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Return the seconds that a server wants its caller to wait, from any of the usual headers; None if there is none.
+    """Return the wait in seconds that a server requests in one of the usual headers; None if it requests none.
 
     >>> requested_wait({"retry-after": "20"}), requested_wait({"x-ratelimit-reset-requests": "1m2s"})
     (20.0, 62.0)
@@ -253,7 +238,7 @@ def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -
 
 
 def _seconds(value: str, now: datetime) -> float | None:
-    """Parse seconds from a number, a duration such as 6m0s, or a date to wait for; None for anything else."""
+    """Return the seconds given by a number, a duration such as 6m0s, or a date; None for anything else."""
     parts = _DURATION.findall(value)
     if parts and _DURATION.sub("", value) == "":
         seconds = sum(float(count) * _UNITS[unit] for count, unit in parts)

@@ -1,13 +1,13 @@
 """Chat endpoints: OpenAI's, with the quirks of the many compatible servers, and Anthropic's messages.
 
-Replies are not trusted. A schema checks each body, which becomes either a reply or a problem with a reason.
+Replies are not trusted: a schema checks each body, which becomes either a reply or a problem with a reason.
 """
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Annotated, ClassVar, Final, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, Final, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,23 +27,10 @@ _COMPLAINT: Final = re.compile(
     re.IGNORECASE,
 )
 _WORD: Final = re.compile(r"\w+")
-_NAMES_SHOWN: Final = 8
-VERSION: Final = "2023-06-01"
 _DEFAULT_LIMIT: Final = 1024
-"""The limit for requests without one, because the endpoint requires a limit."""
-_MAX_FINISH: Final = 60
-_CHARACTERS_PER_TOKEN: Final = 100
-_EXTRA_CHARACTERS: Final = 10_000
+"""The token limit of requests to Anthropic that set none, because the endpoint requires a limit."""
 _FILTERED: Final = ("content_filter", "sensitive", "safety")
-_ABORTED: Final = (
-    "abort",
-    "aborted",
-    "cancelled",
-    "error",
-    "insufficient_system_resource",
-    "network_error",
-    "timeout",
-)
+_ABORTED: Final = ["abort", "aborted", "cancelled", "error", "insufficient_system_resource", "network_error", "timeout"]
 """Finish reasons from a server that failed before the model had finished its text."""
 
 
@@ -100,17 +87,10 @@ class _ModelList(_Part):
     data: Annotated[list[_ListedModel], Field(fail_fast=True, max_length=20_000)]
 
 
-class _Answer(NamedTuple):
-    """A reply that fits its schema, with the model's name as reported by the server."""
-
-    reply: Reply
-    model: object
-
-
 _Schema = TypeVar("_Schema", bound=BaseModel)
 
 
-def _checked(raw: bytes, schema: type[_Schema]) -> _Schema | CallProblem:
+def _parsed(raw: bytes, schema: type[_Schema]) -> _Schema | CallProblem:
     document = json_in(raw)
     if isinstance(document, CallProblem):
         return document
@@ -122,7 +102,7 @@ def _checked(raw: bytes, schema: type[_Schema]) -> _Schema | CallProblem:
         return CallProblem("passing", "unexpected reply", MASK.line(f"{location}: {fault['msg']}"))
 
 
-def _nothing(reason: str, error: object) -> CallProblem:
+def _empty(reason: str, error: object) -> CallProblem:
     return CallProblem("passing", "error in a reply" if error else reason, MASK.line(error_text(error)))
 
 
@@ -131,7 +111,7 @@ def _joined(parts: list[_TextPart]) -> str:
 
 
 def _tokens(usage: object, *names: str) -> tuple[int | None, int | None]:
-    """Parse a server's token counts; an impossible count counts as unknown."""
+    """Return a server's token counts; an impossible count is unknown."""
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in names]
     first, second = (count if is_count(count) else None for count in counts)
     return first, second
@@ -146,8 +126,6 @@ class ChatServer(ABC):
         self._name = spec.name
         self._is_own = server.is_own
         self._say = options.say
-        self._said_model: object = None
-        """The name of the model in the last reply."""
         self._has_said = False
 
     @abstractmethod
@@ -163,8 +141,8 @@ class ChatServer(ABC):
         """Return the body of a request."""
 
     @abstractmethod
-    def _read(self, request: Request, raw: bytes) -> _Answer | CallProblem:
-        """Check a reply."""
+    def outcome(self, request: Request, raw: bytes) -> Outcome:
+        """Check the reply to a request."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -174,43 +152,29 @@ class ChatServer(ABC):
         """Return the problem of one call in a batch."""
         return self.endpoint.failure(status, raw)
 
-    def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Read the reply to a request."""
-        answer = self._read(request, raw)
-        if isinstance(answer, CallProblem):
-            return answer
-        self.endpoint.has_answered = True
-        self._check_name(answer.model)
-        return answer.reply
-
     def _check_name(self, replied: object) -> None:
-        """Report once if replies state the name of another model.
-
-        A name with a date, or a name without its folder, counts as the same model.
-        """
-        if replied == self._said_model or self._has_said or not isinstance(replied, str) or not replied:
+        """Report once if replies state another model; a name with a date or without its folder is the same model."""
+        if self._has_said or not isinstance(replied, str) or not replied:
             return
-        self._said_model = replied
         requested = self._name.casefold().rsplit("/", 1)[-1].removesuffix("latest").rstrip(":-")
         name = replied.casefold().rsplit("/", 1)[-1]
-        if requested in name or name in requested:
-            return
-        self._has_said = True
-        shown = MASK.line(replied, longest=80)
-        self._say(f"{self.address} replies as the model {shown!r}, but {self._name!r} was requested")
+        if requested not in name and name not in requested:
+            self._has_said = True
+            shown = MASK.line(replied, longest=80)
+            self._say(f"{self.address} replies as the model {shown!r}, but {self._name!r} was requested")
 
-    @staticmethod
-    def _checked_answer(
+    def _checked(
+        self,
+        request: Request,
         text: str | None,
         finish: str | None,
         tokens: tuple[int | None, int | None],
         *,
         model: object,
-        max_tokens: int | None,
         not_sent: tuple[str, ...],
-    ) -> _Answer | CallProblem:
-        """Return the answer with its keys hidden, or the problem indicated by its finish reason or its length."""
-        reason = (finish or "").lower()
+    ) -> Outcome:
+        """Return the reply with its keys hidden, or the problem indicated by its finish reason or its length."""
+        reason, max_tokens = (finish or "").lower(), request.decoding.max_tokens
         if reason in _FILTERED:
             return CallProblem("final", "content filter", tokens=tokens)
         if reason in _ABORTED:
@@ -218,10 +182,12 @@ class ChatServer(ABC):
         if text is None and finish is None:
             return CallProblem("passing", "no content", "the reply has neither a text nor a finish reason")
         text = text or ""
-        if max_tokens is not None and len(text) > _CHARACTERS_PER_TOKEN * max_tokens + _EXTRA_CHARACTERS:
+        if max_tokens is not None and len(text) > 100 * max_tokens + 10_000:
             return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {max_tokens} tokens")
-        shown = None if finish is None else MASK.line(finish, longest=_MAX_FINISH)
-        return _Answer(Reply(MASK.reply(text), shown, *tokens, not_sent=not_sent), model)
+        self.endpoint.has_answered = True
+        self._check_name(model)
+        shown = None if finish is None else MASK.line(finish, longest=60)
+        return Reply(MASK.reply(text), shown, *tokens, not_sent=not_sent)
 
 
 class OpenAIServer(ChatServer):
@@ -240,27 +206,26 @@ class OpenAIServer(ChatServer):
         self._left_out = set() if provider.seed_field else {"seed"}
 
     async def listed(self) -> ListedModel | CallProblem | None:
-        """Return the model in the server's list of models, or why it cannot be used; None if the server has no list."""
+        """Look for the model in `/models`."""
         listed = await self.endpoint.get("/models")
         if isinstance(listed, CallProblem):
             return None if listed.reason == "HTTP 404" else fatal_in_probe(listed)
-        document = _checked(listed, _ModelList)
+        document = _parsed(listed, _ModelList)
         models = [] if isinstance(document, CallProblem) else document.data
         names = self._name, f"{self._name}:latest", f"models/{self._name}"
         found = next((model for model in models if model.id in names), None)
         if found is not None:
-            # Machines may keep the same weights in different folders, so only the last part of a path distinguishes
-            # weights.
+            # Machines may have the same weights in different folders, so only the last part of a path is compared.
             path = found.root.rstrip("/") if isinstance(found.root, str) else ""
             context = found.max_model_len if is_count(found.max_model_len) else None
             return ListedModel(path.rsplit("/", 1)[-1] or None, context)
         if not models:
             return None
-        shown = ", ".join(MASK.line(model.id, longest=80) for model in models[:_NAMES_SHOWN])
-        return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {MASK.line(shown)}")
+        shown = ", ".join(MASK.line(model.id, longest=80) for model in models[:8])
+        return CallProblem("fatal", "unknown model", f"{self._name!r} is not one of the server's: {MASK.line(shown)}")
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call; a parameter that the server rejects is omitted from then on, and the reply records this."""
+        """Make one call; omit a parameter that the server rejects from then on, and record this in the reply."""
         while True:
             body = self.body(request)
             result = await self.endpoint.post("/chat/completions", body, max_tokens=request.decoding.max_tokens)
@@ -279,18 +244,14 @@ class OpenAIServer(ChatServer):
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
         """Return the problem of one call in a batch; a call with a rejected parameter may be retried without it."""
         problem = self.endpoint.failure(status, raw)
-        # Parameters that are omitted by now count too, because another call of the same batch may have had the same
-        # problem.
+        # Include parameters that are omitted by now, because another call of the batch may have had the same problem.
         named = {**_parameters(request), "max_tokens": 0}
         if isinstance(problem, Refused) and self._leave_out(problem.detail, named):
             return replace(problem, kind="passing")
         return problem
 
     def _leave_out(self, message: str, body: dict[str, object]) -> bool:
-        """Omit the parameter that an error message complains about; return False if the message is about none of them.
-
-        The parameter may already be omitted from later calls. This call was sent before that, so it is sent again too.
-        """
+        """Omit the parameter named in an error message from later calls; return False if it names none of this call."""
         if "max_completion_tokens" in message and "max_tokens" in body:
             self._sent_as["max_tokens"] = "max_completion_tokens"
             return True
@@ -301,12 +262,13 @@ class OpenAIServer(ChatServer):
                 return True
         return False
 
-    def _read(self, request: Request, raw: bytes) -> _Answer | CallProblem:
-        document = _checked(raw, _ChatCompletion)
+    def outcome(self, request: Request, raw: bytes) -> Outcome:
+        """Check the reply to a request."""
+        document = _parsed(raw, _ChatCompletion)
         if isinstance(document, CallProblem):
             return document
         if not document.choices:
-            return _nothing("no choices", document.error)
+            return _empty("no choices", document.error)
         message = document.choices[0].message
         tokens = _tokens(document.usage, "prompt_tokens", "completion_tokens")
         if message.refusal:
@@ -315,14 +277,8 @@ class OpenAIServer(ChatServer):
         thought = message.reasoning_content or message.reasoning
         if not text and thought and isinstance(thought, str):
             text = OPENING + thought
-        return self._checked_answer(
-            text,
-            document.choices[0].finish_reason,
-            tokens,
-            model=document.model,
-            max_tokens=request.decoding.max_tokens,
-            not_sent=tuple(sorted(self._left_out & _parameters(request).keys())),
-        )
+        finish, not_sent = document.choices[0].finish_reason, sorted(self._left_out & _parameters(request).keys())
+        return self._checked(request, text, finish, tokens, model=document.model, not_sent=tuple(not_sent))
 
 
 def _parameters(request: Request) -> dict[str, object]:
@@ -337,17 +293,17 @@ class AnthropicServer(ChatServer):
 
     def __init__(self, server: Server, spec: ModelSpec, options: ModelOptions) -> None:
         key = {"x-api-key": server.secret} if server.secret else {}
-        super().__init__(server, spec, options, {**key, "anthropic-version": VERSION})
+        super().__init__(server, spec, options, {**key, "anthropic-version": "2023-06-01"})
 
     async def listed(self) -> ListedModel | CallProblem | None:
-        """Request the model's description, which a compatible server need not provide."""
+        """Request the model's description, which a compatible server may lack."""
         description = await self.endpoint.get(f"/models/{quote(self._name, safe='')}")
         if not isinstance(description, CallProblem) or (description.reason == "HTTP 404" and not self._is_own):
             return None
         return fatal_in_probe(description)
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call; the endpoint accepts no seed, and the reply records that the seed was not sent."""
+        """Make one call without its seed, which the endpoint does not accept."""
         limit = request.decoding.max_tokens or _DEFAULT_LIMIT
         result = await self.endpoint.post("/messages", self.body(request), max_tokens=limit)
         return self.outcome(request, result) if isinstance(result, bytes) else result
@@ -365,29 +321,26 @@ class AnthropicServer(ChatServer):
             **{name: value for name, value in optional.items() if value is not None},
         }
 
-    def _read(self, request: Request, raw: bytes) -> _Answer | CallProblem:
-        document = _checked(raw, _AnthropicMessage)
+    def outcome(self, request: Request, raw: bytes) -> Outcome:
+        """Check the reply to a request."""
+        document = _parsed(raw, _AnthropicMessage)
         if isinstance(document, CallProblem):
             return document
         if document.content is None:
-            return _nothing("no content", document.error)
+            return _empty("no content", document.error)
         tokens = _tokens(document.usage, "input_tokens", "output_tokens")
         if document.stop_reason == "refusal":
             return CallProblem("final", "refusal", tokens=tokens)
         text = _joined(document.content) if document.content else None
         thought = "".join(part.thinking or "" for part in document.content)
-        return self._checked_answer(
-            text or (OPENING + thought if thought else text),
-            document.stop_reason,
-            tokens,
-            model=document.model,
-            max_tokens=request.decoding.max_tokens,
-            not_sent=() if request.seed is None else ("seed",),
-        )
+        if not text and thought:
+            text = OPENING + thought
+        not_sent = () if request.seed is None else ("seed",)
+        return self._checked(request, text, document.stop_reason, tokens, model=document.model, not_sent=not_sent)
 
 
 class _ServedModel:
-    """A chat model at one address or at several."""
+    """A chat model at one or several addresses."""
 
     server: ClassVar[type[OpenAIServer] | type[AnthropicServer]]
 
@@ -396,10 +349,8 @@ class _ServedModel:
         self._servers = servers
         most = options.concurrency or CONCURRENCY * len(servers)
         self.limits = Limits(in_flight=most)
-        """The calls in flight, over all addresses."""
         self._replicas = Replicas(servers, say=options.say) if len(servers) > 1 else None
         self.answer = servers[0].answer if self._replicas is None else self._replicas.answer
-        """Make one call."""
         self._pool = Pool(self.answer, limit=most)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
@@ -407,7 +358,7 @@ class _ServedModel:
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:
-        """Look for the model in the list of each server that provides a list."""
+        """Look for the model in each server's list of models."""
         if self._replicas is not None:
             return await self._replicas.probe()
         listed = await self._servers[0].listed()
