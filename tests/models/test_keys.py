@@ -73,14 +73,18 @@ def test_a_student_elsewhere_and_a_grader_of_openai_have_a_key_each() -> None:
 @pytest.mark.parametrize(
     ("spec", "access", "message"),
     [
-        ("openai:m@https://evil.example/v1", Access("OPENAI_API_KEY"), "goes to https://api.openai.com"),
-        ("openai:m@https://api.openai.com.evil.example/v1", Access("OPENAI_API_KEY"), "goes to https://api.openai.com"),
-        ("openai:m@https://api.openai.com:8443/v1", Access("OPENAI_API_KEY"), "goes to https://api.openai.com"),
-        ("openai:m@http://api.openai.com/v1", Access("OPENAI_API_KEY"), "goes to https://api.openai.com"),
-        ("openai:m@http://127.0.0.1:1/v1", Access("ANTHROPIC_API_KEY"), "goes to https://api.anthropic.com"),
-        ("openai:m@http://models.example/v1", Access("VLLM_KEY"), "anyone on the network could read it"),
-        ("openai:m@http://127.0.0.1.example/v1", Access("VLLM_KEY"), "anyone on the network could read it"),
-        ("anthropic:m@http://10.0.0.7:8000/v1", Access("VLLM_KEY"), "anyone on the network could read it"),
+        ("openai:m@https://evil.example/v1", Access("OPENAI_API_KEY"), "sent only to https://api.openai.com"),
+        (
+            "openai:m@https://api.openai.com.evil.example/v1",
+            Access("OPENAI_API_KEY"),
+            "sent only to https://api.openai.com",
+        ),
+        ("openai:m@https://api.openai.com:8443/v1", Access("OPENAI_API_KEY"), "sent only to https://api.openai.com"),
+        ("openai:m@http://api.openai.com/v1", Access("OPENAI_API_KEY"), "sent only to https://api.openai.com"),
+        ("openai:m@http://127.0.0.1:1/v1", Access("ANTHROPIC_API_KEY"), "sent only to https://api.anthropic.com"),
+        ("openai:m@http://models.example/v1", Access("VLLM_KEY"), "without encryption"),
+        ("openai:m@http://127.0.0.1.example/v1", Access("VLLM_KEY"), "without encryption"),
+        ("anthropic:m@http://10.0.0.7:8000/v1", Access("VLLM_KEY"), "without encryption"),
         ("openai:m@https://models.example/v1", Access("MISSING_KEY"), "MISSING_KEY is not set"),
     ],
 )
@@ -108,7 +112,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(
     else:
         monkeypatch.setenv("VLLM_KEY", value)
 
-    with pytest.raises(UserError, match="VLLM_KEY is not a key") as caught:
+    with pytest.raises(UserError, match="VLLM_KEY does not contain a valid key") as caught:
         servers_of(parse_spec("openai:m@https://models.example/v1"), Access("VLLM_KEY"))[0]
 
     assert "123" not in f"{caught.value.message} {caught.value.hint}"
@@ -174,7 +178,7 @@ def experiment(folder: Path, **student: Any) -> Path:
         ({"key": "AWS_SECRET_ACCESS_KEY"}, "students.s.key"),
         ({"key": "GITHUB_TOKEN"}, "students.s.key"),
         ({"key": "HOME"}, "students.s.key"),
-        ({"key": "OPENAI_API_KEY"}, "it goes to https://api.openai.com"),
+        ({"key": "OPENAI_API_KEY"}, "sent only to https://api.openai.com"),
         ({"model": "scripted:student", "key": "VLLM_KEY"}, "over the network"),
         ({"model": "openai:m@http://"}, "not an address"),
         ({"model": "openai:m@http://localhost:99999/v1"}, "cannot be read"),

@@ -115,7 +115,7 @@ def test_a_server_killed_in_the_middle_changes_no_result_and_only_its_calls_in_f
     said = capsys.readouterr().err
 
     assert 0 < asked - CALLS <= in_flight
-    assert "gets no calls for now" in said
+    assert "is paused" in said
     assert rows(in_folder, "three", OUTCOME) == rows(in_folder, "one", OUTCOME)
     assert scores("three", capsys) == scores("one", capsys)
     outcomes = Counter(outcome for (outcome,) in rows(in_folder, "three", "outcome", "attempt"))
@@ -145,7 +145,7 @@ def test_a_server_that_refuses_everything_from_some_moment_on_costs_no_call(
 
     assert answered >= CALLS - 20 and asked < CALLS // 2
     said = capsys.readouterr().err
-    assert f"gets no calls for now (HTTP {status}" in said and "failed" not in said
+    assert f"is paused (HTTP {status}" in said and "failed" not in said
 
 
 def test_another_address_asks_no_finished_call_again(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,9 +148,13 @@ def test_each_address_gets_only_the_key_that_belongs_to_it() -> None:
         (
             "https://api.openai.com/v1,https://b.example/v1",
             Access("OPENAI_API_KEY"),
-            "not sent to https://b.example/v1",
+            "sent only to https://api.openai.com/v1, not to https://b.example/v1",
         ),
-        ("https://a.example/v1,http://10.0.0.7/v1", Access("VLLM_KEY"), "not sent to http://10.0.0.7/v1: anyone"),
+        (
+            "https://a.example/v1,http://10.0.0.7/v1",
+            Access("VLLM_KEY"),
+            "not sent to http://10.0.0.7/v1 without encryption",
+        ),
     ],
 )
 def test_one_address_that_must_not_get_the_key_refuses_the_model(addresses: str, access: Access, message: str) -> None:
@@ -470,7 +474,7 @@ def test_a_server_that_comes_back_gets_calls_again(monkeypatch: pytest.MonkeyPat
 
     assert are_replies(list(outcomes.values()))
     assert calls > 50
-    assert [line.split(" (")[0].split(" ", 1)[1] for line in said] == ["gets no calls for now", "gets calls again"]
+    assert [line.split(" (")[0].split(" ", 1)[1] for line in said] == ["is paused", "receives calls again"]
 
 
 def test_a_server_that_comes_back_with_another_model_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Decide which key is sent to which server, and through which proxy.
 
-A provider's own key is sent only to that provider, and any other key only to the address for which an experiment file
-specifies it.
+A provider's own key is sent only to that provider, and any other key only to the addresses of the model for which an
+experiment file names it.
 """
 
 import os
@@ -30,9 +30,8 @@ class Server:
     is_own: bool
     """Whether the server belongs to the provider itself."""
     query: str = ""
-    """The query that is part of every request, such as `api-version=2024-10-21`."""
+    """The query of every request, such as `api-version=2024-10-21`."""
     proxy: str | None = None
-    """The proxy that is used for calls."""
 
 
 def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
@@ -55,14 +54,14 @@ def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
         if variable is not None:
             owner = _KEY_OWNERS.get(variable)
             if owner is not None and not _is_own(owner, address):
+                only = owner.address or f"the address in {owner.address_variable}"
                 raise UserError(
-                    f"{variable} is not sent to {address}: it goes to {owner.address or f'${owner.address_variable}'} "
-                    "only.",
-                    hint="Put the key for this address into another variable, and name that variable with `key:`.",
+                    f"{variable} is sent only to {only}, not to {address}.",
+                    hint="Store the key for this address in another variable, and name that variable with `key:`.",
                 )
             if urlsplit(address).scheme == "http" and not is_loopback(address) and not access.insecure:
                 raise UserError(
-                    f"{variable} is not sent to {address}: anyone on the network could read it.",
+                    f"{variable} is not sent to {address} without encryption, because others could read it.",
                     hint="Use https, or set `insecure: true` for this model if you trust the network.",
                 )
             secret = _key_from_environment(variable)
@@ -96,8 +95,8 @@ def _proxy_for(address: str) -> str | None:
     proxy = getproxies().get(parts.scheme)
     if proxy is None:
         raise UserError(
-            f"proxy: true, but the environment sets no proxy for {address}.",
-            hint=f"export {parts.scheme.upper()}_PROXY=http://HOST:PORT, or remove proxy.",
+            f"`proxy: true` is set, but the environment has no proxy for {address}.",
+            hint=f"export {parts.scheme.upper()}_PROXY=http://HOST:PORT, or remove `proxy`.",
         )
     MASK.add(unquote(urlsplit(proxy).password or ""))
     return proxy
@@ -121,12 +120,12 @@ def _key_from_environment(name: str) -> str:
     secret = os.environ.get(name, "")
     if not secret:
         raise UserError(
-            f"{name} is not set.",
-            hint=f"export {name}=… and rerun the command; the key is never written to a file.",
+            f"The environment variable {name} is not set.",
+            hint=f"Store the API key in it: export {name}=… skillmix writes the key to no file.",
         )
     if not secret.isascii() or not secret.isprintable() or " " in secret:
         raise UserError(
-            f"{name} is not a key: it contains a space, a line break or a character that an HTTP header cannot hold.",
+            f"{name} does not contain a valid key: it has a space, a line break or a character that is not ASCII.",
             hint=f"export {name} again without that character.",
         )
     return secret

@@ -1,4 +1,4 @@
-"""Hide keys in all server output, including base64 forms and keys that contain invisible characters."""
+"""Hide keys in all output of servers, even in base64 or with invisible characters between the letters."""
 
 import base64
 import re
@@ -9,8 +9,6 @@ from skillmix.render import one_line, without_invisible
 HIDDEN: Final = "[key]"
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|key|pk)-[A-Za-z0-9_*\-]{6,}")
 """Text that looks like a key, or like a key that the server has shortened itself."""
-_SHORTEST: Final = 4
-"""The length of the shortest secret; sentences could contain shorter secrets by chance."""
 _LONGEST_LINE: Final = 300
 _LONGEST_READ: Final = 20_000
 
@@ -24,7 +22,7 @@ class Mask:
 
     def add(self, secret: str) -> None:
         """Hide this key from now on."""
-        if secret in self._forms or len(secret) < _SHORTEST:
+        if secret in self._forms or len(secret) < 4:  # text could contain a shorter secret by chance
             return
         forms = [secret]
         for offset in range(3):  # the bytes before a key shift its base64
@@ -32,19 +30,19 @@ class Mask:
             own = encoded[(offset * 8 + 5) // 6 : -1]  # the ends depend on the bytes before and after the key
             forms += dict.fromkeys((own, own.replace("+", "-").replace("/", "_")))
         self._forms += forms
-        # Some servers expect a word such as EMPTY or not-needed as a key, and a text may contain that word by chance.
+        # Some servers expect a word such as EMPTY or not-needed as a key, and text may contain that word by chance.
         if len(secret) >= 16 or (len(secret) >= 8 and any(letter.isdigit() for letter in secret)):
             self._forms_in_replies += forms
 
     def line(self, text: str, *, longest: int = _LONGEST_LINE) -> str:
-        """Format a server's text as one printable line without keys, shortened to a given length."""
+        """Format a server's text as one printable line without keys, shortened to `longest` characters."""
         hidden = _KEY_LIKE.sub(HIDDEN, _without(one_line(without_invisible(text[:_LONGEST_READ])), self._forms))
         if len(text) > _LONGEST_READ:
             hidden = hidden[:-_LONGEST_LINE]  # the end may be the beginning of a key
         return hidden[:longest]
 
     def reply(self, text: str) -> str:
-        """Hide the keys in a model's text; a key that looks like an ordinary word is not replaced."""
+        """Hide the keys in a model's text, except keys that look like an ordinary word."""
         if not self._forms_in_replies:
             return text
         seen = without_invisible(text)
@@ -53,7 +51,7 @@ class Mask:
 
 
 def _without(text: str, forms: list[str]) -> str:
-    """Return the text without these forms in any case, because a header may have been read in another case."""
+    """Replace these forms in any case, because a server may have changed the case of a header."""
     small = text.lower()
     for form in forms:
         if form.lower() in small:

@@ -1,7 +1,7 @@
 """Several servers with the same model; each call is sent to the least loaded server that works.
 
 A server that fails, or that rejects calls while another one answers, receives no calls until it works again. A call
-that failed or was rejected there can move to another server immediately.
+that fails or is rejected can move to another server at once.
 """
 
 import asyncio
@@ -20,27 +20,26 @@ LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
 """The most seconds for which an address receives no calls, even if its server requests a longer wait."""
 _LONGEST_CHECK: Final = 6.0
-"""Seconds after which a server that has not reported its model counts as unreachable; a probe may take 8 s in all."""
+"""Seconds after which a server that has not listed its models counts as unreachable; a whole probe may take 8 s."""
 _START: Final = 2.0
 """Seconds for which the first calls wait until all addresses are checked."""
 _QUIET: Final = 60.0
-"""Seconds between two lines about the failures of one address."""
+"""Seconds between two messages about the failures of one address."""
 _REFUSALS: Final = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404")
 """Problems that may be specific to one server; the request is to blame only if every server reports them."""
 _MOST_REFUSALS: Final = 3
-"""Consecutive calls that an address may reject while another one answers, before it is set aside."""
-_NAMED: Final = 16
-"""The most addresses in a message."""
+"""Consecutive calls that an address may reject while another one answers, before it is paused."""
+_NO_CONNECTION: Final = "no connection"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model in a server's list, with the server's description of it."""
+    """A model in a server's list; what the server does not report is None."""
 
     weights: str | None = None
-    """The last part of the path or name of its weights; None if the server does not report it."""
+    """The last part of the path or name of its weights."""
     context: int | None = None
-    """The most tokens in a prompt and its reply together; None if the server does not report it."""
+    """The most tokens in a prompt and its reply together."""
 
 
 Listed = ListedModel | CallProblem | None
@@ -53,7 +52,7 @@ class ReplicaServer(Protocol):
     address: str
 
     async def listed(self) -> Listed:
-        """Ask the server which model it serves."""
+        """Look for the model in the server's list of models."""
         ...
 
     async def answer(self, request: Request) -> Outcome:
@@ -63,7 +62,7 @@ class ReplicaServer(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """The state of one address."""
+    """The state of one address; failures and refusals are counted since its last answer."""
 
     server: ReplicaServer
     in_flight: int = 0
@@ -75,18 +74,16 @@ class Replica:
     is_on_trial: bool = False
     """Whether the server has not answered a call since it failed; such a server receives one call at a time."""
     failures: int = 0
-    """Consecutive failures."""
     refusals: int = 0
-    """Consecutive rejected calls."""
     sent_at: float = -inf
     answered_at: float = -inf
     down_at: float = -inf
     said_at: float | None = None
-    """When the user was told that the server receives no calls; None if it receives them again."""
+    """When a message said that the server receives no calls; None if it receives them again."""
 
     @property
     def is_up(self) -> bool:
-        """Return whether the server receives calls."""
+        """Whether the server receives calls."""
         return self.down_until is None
 
     def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> None:
@@ -111,8 +108,7 @@ class Replicas:
         self._replicas = [Replica(server) for server in servers]
         self._clock = clock
         self._say = say
-        self._tried: dict[CallKey, set[Replica]] = {}
-        """By call, the addresses that failed or refused it."""
+        self._tried: dict[CallKey, set[Replica]] = {}  # the addresses where each open call failed
         self._listed: dict[str, ListedModel] = {}
         self._unusable: CallProblem | None = None
         self._is_started = False
@@ -120,16 +116,17 @@ class Replicas:
         self._checks: set[asyncio.Task[None]] = set()
 
     async def probe(self) -> CallProblem | None:
-        """Ask all servers for their model; return a problem if one cannot be used or differs, or if none answers.
+        """Look for the model on all servers; return a problem if one cannot be used or differs, or if none answers.
 
         An unreachable server is not a problem while another one answers, because it may come back during the run.
         """
         answers = await asyncio.gather(*(_checked(replica.server) for replica in self._replicas))
         found = dict(zip((replica.server.address for replica in self._replicas), answers, strict=True))
+        if problem := _refused(found) or _different(found):
+            return problem
         if all(isinstance(answer, CallProblem) for answer in found.values()):
-            nobody = CallProblem("fatal", _NO_CONNECTION, f"no address answers: {_named(dict.fromkeys(found, ''))}")
-            return _refused(found) or nobody
-        return _refused(found) or _different(found)
+            return CallProblem("fatal", _NO_CONNECTION, f"no address answers: {_named(dict.fromkeys(found, ''))}")
+        return None
 
     async def close(self) -> None:
         """End the checks."""
@@ -139,7 +136,7 @@ class Replicas:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call at one address; a problem states whether another address can take the call immediately."""
+        """Make one call at one address; a problem states whether another address can take the call at once."""
         if not self._is_started:
             self._starting = self._starting or asyncio.create_task(self._first_checks())
             await asyncio.shield(self._starting)
@@ -164,10 +161,7 @@ class Replicas:
         return outcome
 
     def _choose(self, key: CallKey) -> Replica:
-        """Choose the server with the fewest calls in flight among those that work and have not failed this call.
-
-        If no such server works, try the one whose next check is due first.
-        """
+        """Choose the least loaded server that works and has not failed this call, or the one that is checked next."""
         for replica in self._replicas:  # check the servers whose wait is over
             if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
                 self._begin_check(replica)
@@ -184,7 +178,7 @@ class Replicas:
         is_refused = problem.kind != "passing"
         asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
         if is_refused:
-            # A rejection is fast, so a server with several calls at a time would receive most calls.
+            # Rejections are fast, so a server that rejects several calls at a time would receive most calls.
             replica.refusals += 1
             replica.is_on_trial = True
             others_answer = any(one.is_up and one.answered_at > replica.answered_at for one in self._replicas)
@@ -193,8 +187,7 @@ class Replicas:
         elif replica.down_until is not None and now < replica.down_until:
             replica.down_until = max(replica.down_until, now + asked)
         elif asked or max(replica.answered_at, replica.down_at) < sent_at:
-            # A server that has answered another call since this call was sent is working, unless it requests a pause
-            # itself.
+            # A server that has answered another call since this one was sent works, unless it requests a pause.
             replica.take_down(problem, now, asked)
         if was_up and not replica.is_up:
             self._say_down(replica)
@@ -233,7 +226,7 @@ class Replicas:
         self._is_started = True
 
     async def _check(self, replica: Replica) -> None:
-        """Ask a server for its model; if that is the other servers' model, send it calls, at first one at a time."""
+        """Check a server; if it has the other servers' model, send it calls, at first one at a time."""
         try:
             listed = await _checked(replica.server)
         finally:
@@ -255,21 +248,15 @@ class Replicas:
         if replica.said_at is not None and now - replica.said_at < _QUIET:
             return
         replica.said_at = now
-        others = sum(other.is_up for other in self._replicas)
-        problem = replica.problem
+        others, problem = sum(other.is_up for other in self._replicas), replica.problem
         why = f"{problem.reason}: {problem.detail}".removesuffix(": ") if problem else "not checked"
-        left = (
-            f"they go to {others} other address{'' if others == 1 else 'es'}" if others else "no other address answers"
-        )
-        self._say(f"{replica.server.address} gets no calls for now ({why}); {left}")
+        left = f"{others} other address{'' if others == 1 else 'es'} in use" if others else "no other address answers"
+        self._say(f"{replica.server.address} is paused ({why}); {left}")
 
     def _say_back(self, replica: Replica) -> None:
         if replica.said_at is not None:
             replica.said_at = None
-            self._say(f"{replica.server.address} gets calls again")
-
-
-_NO_CONNECTION: Final = "no connection"
+            self._say(f"{replica.server.address} receives calls again")
 
 
 async def _checked(server: ReplicaServer) -> Listed:
@@ -280,7 +267,7 @@ async def _checked(server: ReplicaServer) -> Listed:
 
 
 def _refused(found: Mapping[str, Listed]) -> CallProblem | None:
-    """Return the problem of the first server that answers but cannot be used, with its address."""
+    """Return the problem of the first server that answers but cannot be used."""
     for address, problem in found.items():
         if isinstance(problem, CallProblem) and problem.kind == "fatal" and problem.reason != _NO_CONNECTION:
             return _at(address, problem)
@@ -288,7 +275,7 @@ def _refused(found: Mapping[str, Listed]) -> CallProblem | None:
 
 
 def _different(found: Mapping[str, Listed]) -> CallProblem | None:
-    """Return a problem with the addresses if servers list the same name with different weights or contexts."""
+    """Return a problem if servers list the model with different weights or context lengths."""
     models = {address: model for address, model in found.items() if isinstance(model, ListedModel)}
     weights = {address: MASK.line(model.weights, longest=80) for address, model in models.items() if model.weights}
     contexts = {address: f"{model.context} tokens" for address, model in models.items() if model.context is not None}
@@ -302,14 +289,14 @@ def _different(found: Mapping[str, Listed]) -> CallProblem | None:
 
 
 def _at(address: str, problem: CallProblem) -> CallProblem:
-    """Return a problem to which the address of its server was added."""
+    """Add the address of its server to a problem."""
     if address in problem.detail:
         return problem
     return replace(problem, detail=f"{address}: {problem.detail}".removesuffix(": "))
 
 
 def _named(addresses: Mapping[str, str]) -> str:
-    """Return addresses in one line, each with its reason."""
-    shown = [f"{address} ({why})" if why else address for address, why in list(addresses.items())[:_NAMED]]
+    """List up to 16 addresses in one line, each with its reason."""
+    shown = [f"{address} ({why})" if why else address for address, why in list(addresses.items())[:16]]
     left = len(addresses) - len(shown)
     return ", ".join(shown) + (f" and {left} others" if left else "")
