@@ -208,9 +208,9 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
         "steps.4.name: this key is missing",
         "steps.4.published: 'maybe' is not true or false",
         'sed: there is no such key. Did you mean "seed"?',
-        "students.weak: 'scriptd:student' is not a model. Did you mean \"scripted\"? Specs start with one of: openai, "
-        "anthropic, gemini, mistral, together, openrouter, groq, deepseek, xai, azure, ollama, lmstudio, vllm, "
-        "llamacpp, local, bundled, new, scripted, composer, rules.",
+        "students.weak: 'scriptd:student' is not a model. Did you mean \"scripted\"? Write PROVIDER:NAME with one of "
+        "these providers: openai, anthropic, gemini, mistral, together, openrouter, groq, deepseek, xai, azure, "
+        "ollama, lmstudio, vllm, llamacpp, local, bundled, new, scripted, composer, rules.",
         "steps.eval: there is no student 'stong'. Did you mean \"strong\"?",
         "steps.eval: there is no grader 'juge'. Did you mean \"judge\"?",
         "catalog: There is no catalog 'papr'. Did you mean \"paper\"? Shipped: figures, paper, safety, verifiable. "

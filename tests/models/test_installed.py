@@ -17,8 +17,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.experiment import experiment_of
 from skillmix.models import specs
-from skillmix.models.installed import installed_providers
-from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
+from skillmix.models.specs import ModelOptions, installed_providers, open_model, parse_spec, provider_of
 from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_checked
 from tests.models.stub import request
@@ -184,7 +183,7 @@ def test_an_unknown_provider_is_told_the_installed_ones(install: Install) -> Non
         parse_spec("nowhere:small")
 
     listed = [name for name, provider in specs.PROVIDERS.items() if provider.is_listed]
-    assert error.value.hint == f"Specs start with one of: {', '.join(listed)}, mine."
+    assert error.value.hint == f"Write PROVIDER:NAME with one of these providers: {', '.join(listed)}, mine."
     assert specs.provider_forms()["mine"] == "from the package my-provider: mine:NAME"
 
 
@@ -205,8 +204,8 @@ def test_a_price_is_unknown_unless_the_provider_is_free_or_the_file_has_it(
     ("entries", "words"),
     [
         ("openai = my_provider:MyModel", "'my-provider' has a provider named 'openai', like skillmix"),
-        ("step = my_provider:MyModel", "'step', which no spec can use"),
-        ("My.Own = my_provider:MyModel", "'My.Own', which no spec can use"),
+        ("step = my_provider:MyModel", "the invalid name 'step'"),
+        ("My.Own = my_provider:MyModel", "the invalid name 'My.Own'"),
     ],
 )
 def test_a_package_cannot_take_a_name_of_ours(install: Install, entries: str, words: str) -> None:

@@ -8,9 +8,8 @@ from aiohttp import web
 
 from skillmix.calls import Outcome, Reply
 from skillmix.errors import UserError
-from skillmix.models.providers import PROVIDERS
 from skillmix.models.servers.keys import servers_of
-from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec
+from skillmix.models.specs import PROVIDERS, Access, ModelOptions, open_model, parse_spec
 from tests.models.stub import ask, chat, request, serving
 
 KEY = "sk-0123456789abcdef"

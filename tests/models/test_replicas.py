@@ -101,9 +101,9 @@ def test_a_spec_lists_addresses_with_commas() -> None:
 @pytest.mark.parametrize(
     ("addresses", "messages"),
     [
-        ("http://a/v1,ftp://b/v1,http://c:0/v1", ["'ftp://b/v1' is not an address", "'http://c:0/v1' is not"]),
-        ("http://a/v1,", ["'' is not an address"]),
-        ("http://a/v1,,http://b/v1", ["'' is not an address"]),
+        ("http://a/v1,ftp://b/v1,http://c:0/v1", ["'ftp://b/v1' is not a valid address", "'http://c:0/v1' is not"]),
+        ("http://a/v1,", ["'' is not a valid address"]),
+        ("http://a/v1,,http://b/v1", ["'' is not a valid address"]),
         ("http://a/v1,http://a/v1", ["'http://a/v1' is listed twice."]),
         ("http://a/v1,http://A:80/v1/", ["'http://A:80/v1/' is listed twice, first as 'http://a/v1'"]),
         ("https://a/v1,http://b/v1,https://a:443/v1", ["'https://a:443/v1' is listed twice"]),
@@ -121,7 +121,7 @@ def test_every_fault_of_the_addresses_is_named_and_no_password_is_repeated(addre
 
 
 def test_only_openai_takes_several_addresses() -> None:
-    with pytest.raises(UserError, match="anthropic: takes one address and not 2"):
+    with pytest.raises(UserError, match="anthropic: takes one address, not 2"):
         parse_spec("anthropic:m@http://a/v1,http://b/v1")
 
 

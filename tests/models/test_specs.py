@@ -48,5 +48,5 @@ def test_an_unknown_provider_is_told_the_known_ones(spec: str) -> None:
         parse_spec(spec)
 
     listed = [name for name, provider in PROVIDERS.items() if provider.is_listed]
-    assert error.value.hint == f"Specs start with one of: {', '.join(listed)}."
+    assert error.value.hint == f"Write PROVIDER:NAME with one of these providers: {', '.join(listed)}."
     assert "inspect" not in listed, "only an import writes its specs"

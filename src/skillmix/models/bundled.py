@@ -29,7 +29,7 @@ from zipfile import BadZipFile, ZipFile
 from skillmix.errors import LOG, UserError
 from skillmix.files import FolderKind, replacing
 from skillmix.models.lineage_files import LINEAGE_FILE
-from skillmix.models.providers import shipped_table
+from skillmix.models.specs import shipped_table
 
 if TYPE_CHECKING:
     from gguf import GGUFReader

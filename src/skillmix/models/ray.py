@@ -31,10 +31,16 @@ from skillmix.errors import UserError, visible
 from skillmix.hashing import digest
 from skillmix.models.bundled import cache_folder
 from skillmix.models.checkpoints import checkpoint_of, content_hash_of
-from skillmix.models.installed import InstalledProvider, installed_providers
 from skillmix.models.local.model import MODELS
 from skillmix.models.simple import CONCURRENCY
-from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
+from skillmix.models.specs import (
+    InstalledProvider,
+    ModelOptions,
+    ModelSpec,
+    installed_providers,
+    open_model,
+    provider_of,
+)
 from skillmix.render import plural
 
 VERSIONS: Final = f"skillmix {__version__} with Python {'.'.join(platform.python_version_tuple()[:2])}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from skillmix.calls import extra_json
-from skillmix.models.providers import shipped_table
+from skillmix.models.specs import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"

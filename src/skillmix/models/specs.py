@@ -1,96 +1,151 @@
-"""Model specs such as `openai:gpt-4o`: `parse_spec` parses a spec, and `open_model` opens its model.
+"""Model strings ("specs") such as `openai:gpt-4o`: `parse_spec` parses a spec, and `open_model` opens its model.
 
-The possible providers are listed in `providers.py`.
+`data/models/providers.yaml` has a row for each word that may precede the colon; a provider without a known protocol
+also needs a class in a separate file. Installed packages may add providers with the entry point group
+`skillmix.providers`, as `name = module:Class`. An exception in the code of such a package becomes a `UserError`.
 """
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from skillmix.calls import Model
+from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.models.installed import installed_providers
-from skillmix.models.providers import PROVIDERS as PROVIDERS
-from skillmix.models.providers import Provider as Provider
+from skillmix.files import SHIPPED, read_yaml
+from skillmix.models.servers.masking import MASK
 from skillmix.render import name_hint
 
 
 @dataclass(frozen=True, slots=True)
+class Provider:
+    """A row of the table of providers; the head of `providers.yaml` explains the fields."""
+
+    name: str
+    form: str
+    model: str | Callable[..., Any] | None = None
+    is_in_process: bool = False
+    is_engine: bool = False
+    has_checkpoint: bool = False
+    is_free: bool = False
+    needs_name: bool = True
+    stays_here: bool = False
+    address: str | None = None
+    address_variable: str | None = None
+    key: str | None = None
+    key_header: str | None = None
+    seed_field: str | None = "seed"
+    batches: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    check: str | None = None
+    closed_hint: str | None = None
+    is_listed: bool = True
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the provider's models are called at an address."""
+        return self.address is not None or self.address_variable is not None
+
+    @property
+    def own_address(self) -> str | None:
+        """The address of the provider's own server, or of the user's server at the provider."""
+        return self.address or (os.environ.get(self.address_variable) if self.address_variable else None)
+
+
+def shipped_table(name: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a table in `data/models`, by name."""
+    rows: Any = read_yaml(SHIPPED / "models" / f"{name}.yaml")
+    return {
+        row: {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+        for row, facts in rows.items()
+    }
+
+
+PROVIDERS: Final[Mapping[str, Provider]] = {
+    name: Provider(name, **facts) for name, facts in shipped_table("providers").items()
+}
+"""The providers of this package."""
+LOCAL_PACKAGES: Final = PROVIDERS["local"].packages
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The place where a model is found."""
+    """A parsed model string: where a model is called, or where its weights are."""
 
     provider: str
     name: str
     address: str | None = None
     replicas: tuple[str, ...] = ()
-    """Addresses of additional servers with the same model."""
+    """Addresses of more servers with the same model."""
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.name}" + (f"@{','.join(self.addresses)}" if self.address else "")
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All addresses of the model; none if the spec leaves the address to the provider."""
+        """All addresses in the spec; none if the provider's own address applies."""
         return (self.address, *self.replicas) if self.address else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which key is sent to a model and by which route, as set in its experiment file."""
+    """The key and the route for a model's calls, as set in an experiment file."""
 
     key: str | None = None
-    """Name of the environment variable that contains the key."""
+    """The environment variable that contains the key."""
     insecure: bool = False
-    """Whether that key may go over plain http to another machine."""
+    """Whether the key may be sent to another machine over plain http."""
     proxy: bool = False
     """Whether calls use the proxies that are set in the environment."""
 
 
 def say_nothing(line: str) -> None:
-    """Show no line."""
+    """Ignore a message; a function, because Ray pickles options."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How a model is to be called, as set in an experiment file."""
+    """How to call a model, as set in an experiment file."""
 
     concurrency: int | None = None
     """The most calls in flight; None leaves the number to the provider."""
     timeout: float = 600
-    """Seconds that one call may take."""
+    """The most seconds for one call."""
     access: Access = field(default_factory=Access)
     say: Callable[[str], None] = say_nothing
-    """Shows a line to the user."""
+    """Shows a message to the user."""
 
 
 def provider_forms() -> dict[str, str]:
-    """Return the form of every provider's specs, including providers from installed packages."""
+    """Return the form of each provider's specs, including installed providers."""
     listed = {name: provider.form for name, provider in PROVIDERS.items() if provider.is_listed}
     return listed | {name: provider.form for name, provider in installed_providers().items()}
 
 
 @cache
 def _provider(name: str) -> Provider | None:
-    """Return the row of a provider in this package, or a row made for a provider from another package."""
+    """Return the row of a provider of this package, or make a row for an installed provider."""
     if name in PROVIDERS:
         return PROVIDERS[name]
     installed = installed_providers().get(name)
     if installed is None:
         return None
     factory = installed.load()
-    facts: dict[str, Any] = {
-        flag: getattr(factory, flag, False) is True for flag in ("is_in_process", "is_free", "stays_here")
-    }
-    return Provider(name, installed.form, installed.open, **facts)
+    flags: Any = {flag: getattr(factory, flag, False) is True for flag in ("is_in_process", "is_free", "stays_here")}
+    return Provider(name, installed.form, installed.open, **flags)
 
 
 def provider_of(spec: ModelSpec | str) -> Provider:
-    """Return the table row for a spec's provider.
+    """Return the provider of a spec.
 
     >>> provider_of("local:models/a").is_in_process, provider_of("openai:gpt-4o").is_in_process
     (True, False)
@@ -103,19 +158,19 @@ def provider_of(spec: ModelSpec | str) -> Provider:
 
 
 def _provider_hint(name: str) -> str:
-    """Return the provider name nearest to an unknown one, or all names."""
-    known = [*(name for name, provider in PROVIDERS.items() if provider.is_listed), *installed_providers()]
-    return name_hint(name, known, otherwise=f"Specs start with one of: {', '.join(known)}.")
+    """Suggest the provider nearest to an unknown name, and list all providers."""
+    known = list(provider_forms())
+    return name_hint(name, known, otherwise=f"Write PROVIDER:NAME with one of these providers: {', '.join(known)}.")
 
 
 def _named(place: str) -> Any:
-    """Import an object given as `module:attribute` in a row; most commands open no model, and torch loads slowly."""
+    """Import an object written as `module:attribute`, only when needed because torch loads slowly."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
-    """Open the model of a spec, ready to serve."""
+    """Open the model of a spec."""
     provider = provider_of(spec)
     if provider.model is None:
         raise UserError(f"{spec} is not a model that can be called.", hint=provider.closed_hint)
@@ -125,14 +180,15 @@ def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
 
 
 def require_packages(spec: ModelSpec) -> None:
-    """Raise an error if packages that a model needs are not installed."""
+    """Raise an error if a package that a model needs is not installed."""
     missing = [package for package in provider_of(spec).packages if find_spec(package) is None]
     if missing:
-        raise UserError(f"{spec} needs {', '.join(missing)}.", hint="pip install 'skillmix[local]'")
+        packages = f"package{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        raise UserError(f"{spec} needs the {packages}.", hint="pip install 'skillmix[local]'")
 
 
 def parse_spec(text: str) -> ModelSpec:
-    """Read a spec.
+    """Parse a model string.
 
     >>> parse_spec("openai:my-model@http://localhost:8000/v1").address
     'http://localhost:8000/v1'
@@ -142,18 +198,18 @@ def parse_spec(text: str) -> ModelSpec:
     name, colon, rest = text.partition(":")
     provider = _provider(name) if colon else None
     if provider is None:
-        raise UserError(f"{text!r} is not a model.", hint=_provider_hint(name if colon else ""))
+        raise UserError(f"{text!r} is not a model.", hint=_provider_hint(re.split("[:/]", text)[0]))
     model, at, address = rest.partition("@") if provider.is_served else (rest, "", "")
     addresses = _addresses(address, provider) if at else ()
     if not model and provider.needs_name:
-        raise UserError(f"{text!r} names no model.", hint=provider.form)
+        raise UserError(f"The name of the model is missing in {text!r}.", hint=f"Usage: {provider.form}")
     if name == "rules" and model and parse_spec(model).provider == "rules":
-        raise UserError(f"{text!r} names rules twice.", hint=provider.form)
+        raise UserError(f"{text!r} contains `rules:` twice.", hint=f"Usage: {provider.form}")
     return ModelSpec(name, model, addresses[0] if addresses else None, addresses[1:])
 
 
 def check_spec(text: str) -> None:
-    """Raise an error if a spec cannot belong to any model, as far as that is clear without opening one."""
+    """Raise an error if a spec is invalid, as far as this is clear without opening the model."""
     spec = parse_spec(asked_model(text) or text)
     check = provider_of(spec).check
     if check is not None:
@@ -161,7 +217,7 @@ def check_spec(text: str) -> None:
 
 
 def short_spec(text: str) -> str:
-    """Return a spec with only its first address, and the number of other addresses.
+    """Shorten a spec to its first address and the number of the others.
 
     >>> short_spec("openai:m@http://a/v1,http://b/v1,http://c/v1")
     'openai:m@http://a/v1 +2'
@@ -174,7 +230,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-
 _PATH: Final = re.compile(r"[A-Za-z0-9/._~:%+-]*")
 _PORTS: Final = {"http": 80, "https": 443}
 _ADDRESS_HINT: Final = (
-    "An address looks like https://models.example/v1 or http://localhost:8000/v1; several are joined by commas."
+    "Write an address such as https://models.example/v1 or http://localhost:8000/v1; separate several with commas."
 )
 
 
@@ -183,8 +239,8 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
     if "@" in text:
         # The text before the "@" may be a password that contains a comma, so the message does not repeat the text.
         raise UserError(
-            "The address of a model holds a user name or a password; name the variable of a key with `key:` instead.",
-            hint=_ADDRESS_HINT,
+            "The address of a model contains a user name or a password.",
+            hint="Store the key in an environment variable, and name that variable with `key:` in the experiment file.",
         )
     addresses = [part.strip() for part in text.split(",")]
     faults = [fault for address in addresses if (fault := address_fault(address, provider))]
@@ -200,19 +256,19 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
         raise UserError(" ".join(dict.fromkeys(faults)), hint=_ADDRESS_HINT)
     if len(addresses) > 1 and provider.model != PROVIDERS["openai"].model:
         raise UserError(
-            f"{provider.name}: takes one address and not {len(addresses)}.",
-            hint="Only openai: takes several addresses of one model.",
+            f"{provider.name}: takes one address, not {len(addresses)}.",
+            hint="Only openai: models can have several addresses.",
         )
     return tuple(address.rstrip("/") for address in addresses)
 
 
 def address_fault(address: str, provider: Provider) -> str | None:
-    """Explain why requests cannot be sent to an address; only a deployment in Azure may have a version as its query."""
+    """Explain why requests cannot be sent to an address; only an Azure deployment may have a version as its query."""
     try:
         parts = urlsplit(address)
         port, host = parts.port, parts.hostname or ""
     except ValueError as error:
-        return f"The address of a model cannot be read: {error}."
+        return f"The address of a model is invalid: {error}."
     fault = None
     if parts.scheme not in ("http", "https"):
         fault = "it does not start with http:// or https://"
@@ -221,10 +277,10 @@ def address_fault(address: str, provider: Provider) -> str | None:
     elif port == 0 or parts.netloc.endswith(":"):
         fault = "its port is not a number from 1 to 65535"
     elif provider.name == "azure" and [name for name, _ in parse_qsl(parts.query)] == ["api-version"]:
-        fault = None if _PATH.fullmatch(parts.path) else "its path cannot be used"
+        fault = None if _PATH.fullmatch(parts.path) else "its path contains a character that is not allowed"
     elif not _PATH.fullmatch(parts.path) or parts.query or parts.fragment or address[-1] in "?#":
         fault = "only a path may follow the host"
-    return f"{address!r} is not an address: {fault}." if fault else None
+    return f"{address!r} is not a valid address: {fault}." if fault else None
 
 
 def asked_model(text: str) -> str | None:
@@ -243,3 +299,157 @@ def uses_code(text: str) -> bool:
     (True, True, False)
     """
     return text.startswith("rules:")
+
+
+_METHODS: Final = ("serve", "probe", "close")
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledProvider:
+    """A provider from another package."""
+
+    name: str
+    package: str
+    entry: EntryPoint
+    factory: Any = None
+    """The provider's class, if another process loaded it and sent it to this one."""
+
+    @property
+    def form(self) -> str:
+        """The form of its specs."""
+        return f"from the package {self.package}: {self.name}:NAME"
+
+    def load(self) -> Any:
+        """Import the provider's class."""
+        if self.factory is not None:
+            return self.factory
+        try:
+            factory = self.entry.load()
+        except Exception as error:
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} cannot be loaded: "
+                f"{_described(error, self.entry.module)}.",
+                hint=f"Fix or uninstall the package; its entry point is {self.entry.value}.",
+            ) from error
+        if not callable(factory):
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} is not a class: {factory!r:.80}.",
+                hint=f"Let its entry point, {self.entry.value}, name a class that derives from skillmix.SimpleModel.",
+            )
+        return factory
+
+    def open(self, spec: object, options: object) -> "GuardedModel":
+        """Create a model of this provider."""
+        with self.guarding(str(spec)):
+            model = self.load()(spec, options)
+        missing = [name for name in _METHODS if not callable(getattr(model, name, None))]
+        if missing:
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} does not create a model: "
+                f"{type(model).__name__} has no {', '.join(missing)}.",
+                hint="Derive the class from skillmix.SimpleModel.",
+            )
+        return GuardedModel(model, str(spec), self)
+
+    @contextmanager
+    def guarding(self, spec: str, faults_of_caller: Sequence[Exception] = ()) -> Iterator[None]:
+        """Turn exceptions in the provider's code into a `UserError`; re-raise those of the caller."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            if error in faults_of_caller:
+                raise
+            raise UserError(
+                f"{spec} failed: {_described(error, self.entry.module)}.",
+                hint=f"This is a bug in the package {self.package!r}, which contains the provider {self.name!r}.",
+            ) from error
+
+
+class GuardedModel:
+    """A model from another package; exceptions in its code become errors that name the package."""
+
+    def __init__(self, model: Model, spec: str, provider: InstalledProvider) -> None:
+        self._model = model
+        self._spec = spec
+        self._provider = provider
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that the model declares, or the defaults."""
+        limits = getattr(self._model, "limits", None)
+        return limits if isinstance(limits, Limits) else Limits()
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Pass on requests and outcomes, and check that each request receives exactly one outcome."""
+        waiting: set[CallKey] = set()
+        is_over = False
+        faults_of_source: list[Exception] = []
+
+        async def pulled() -> AsyncIterator[Request]:
+            nonlocal is_over
+            try:
+                async for request in requests:
+                    waiting.add(request.key)
+                    yield request
+            except Exception as error:
+                faults_of_source.append(error)
+                raise
+            is_over = True
+
+        with self._provider.guarding(self._spec, faults_of_source):
+            async for request, outcome in self._model.serve(pulled()):
+                if not isinstance(outcome, Reply | CallProblem):
+                    raise TypeError(f"the answer is a {type(outcome).__name__}, not a Reply or a CallProblem")
+                if request.key not in waiting:
+                    raise ValueError(f"the model answered {request.key} twice or without a request")
+                waiting.remove(request.key)
+                yield request, outcome
+            if waiting or not is_over:  # the run would wait forever
+                raise ValueError(f"the model stopped before it answered all requests; {len(waiting)} are open")
+
+    async def probe(self) -> CallProblem | None:
+        """Probe the model."""
+        with self._provider.guarding(self._spec):
+            return await self._model.probe()
+
+    async def close(self) -> None:
+        """Close the model."""
+        await self._model.close()
+
+
+@cache
+def installed_providers() -> Mapping[str, InstalledProvider]:
+    """Return all providers from other packages by name, without importing them."""
+    providers: dict[str, InstalledProvider] = {}
+    for entry in entry_points(group="skillmix.providers"):
+        package = entry.dist.name if entry.dist is not None else entry.module
+        rename = "Rename it in the entry points of that package, or uninstall the package."
+        if not re.fullmatch("[a-z][a-z0-9_-]*", entry.name) or entry.name == "step":  # `step:NAME` is a train step
+            raise UserError(
+                f"The package {package!r} has a provider with the invalid name {entry.name!r}.",
+                hint=f"{rename} Names consist of lowercase letters, digits, '-' and '_', and start with a letter.",
+            )
+        if entry.name in PROVIDERS:
+            raise UserError(
+                f"The package {package!r} has a provider named {entry.name!r}, like skillmix itself.", hint=rename
+            )
+        other = providers.get(entry.name)
+        if other is not None and other.entry.value != entry.value:
+            raise UserError(
+                f"The packages {other.package!r} and {package!r} both have a provider named {entry.name!r}.",
+                hint="Uninstall one of them.",
+            )
+        providers[entry.name] = InstalledProvider(entry.name, package, entry)
+    return providers
+
+
+def _described(error: Exception, module: str) -> str:
+    """Describe an exception in one line, with the line of the provider's file where it was raised."""
+    frames = extract_tb(error.__traceback__)
+    name = module.replace(".", "/")
+    own = [frame for frame in frames if Path(frame.filename).with_suffix("").as_posix().endswith(name)]
+    line = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    words = MASK.line(str(error))  # may contain a key
+    return f"{type(error).__name__}{f': {words}' if words else ''}{line}".rstrip(".")

@@ -27,8 +27,8 @@ from skillmix.hashing import short_id
 from skillmix.models.checkpoints import Checkpoint
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import MODELS, free_device_memory
-from skillmix.models.providers import LOCAL_PACKAGES
 from skillmix.models.servers.started import SERVERS
+from skillmix.models.specs import LOCAL_PACKAGES
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import listed, plural, wrapped
 from skillmix.runs.calling import StepContext

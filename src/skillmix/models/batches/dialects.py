@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from skillmix.models.providers import shipped_table
-from skillmix.models.specs import ModelSpec, provider_of
+from skillmix.models.specs import ModelSpec, provider_of, shipped_table
 
 BatchState = Literal["in progress", "ended", "ended early", "failed"]
 

@@ -12,9 +12,8 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from skillmix.errors import UserError
-from skillmix.models.providers import PROVIDERS, Provider
 from skillmix.models.servers.masking import MASK
-from skillmix.models.specs import Access, ModelSpec, address_fault, provider_of
+from skillmix.models.specs import PROVIDERS, Access, ModelSpec, Provider, address_fault, provider_of
 
 _KEY_OWNERS: Final = {provider.key: provider for provider in PROVIDERS.values() if provider.key}
 
