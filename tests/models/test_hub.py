@@ -55,7 +55,7 @@ def test_a_folder_here_comes_before_an_id(in_folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["org/none", f"org/none@{OLD}", "org/none@v1"])
 def test_an_id_that_the_cache_lacks_is_an_error_offline(cache: Path, name: str) -> None:
-    with pytest.raises(UserError, match="can be downloaded from the Hub"):
+    with pytest.raises(UserError, match="cannot be downloaded from the Hugging Face Hub"):
         checkpoint_of(parse_spec(f"local:{name}"))
 
 

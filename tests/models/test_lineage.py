@@ -163,7 +163,7 @@ def test_models_in_a_circle_are_refused_by_lineage_and_checkpoint_alike(in_folde
         tuned_model(in_folder / f"m{number}", base=f"local:m{(number + 1) % count}", adapter=True)
 
     for read in (lambda: lineage_of("local:m0"), lambda: checkpoint_of(parse_spec("local:m0"))):
-        with pytest.raises(UserError, match=f"m0 was made from itself, according to m0/{LINEAGE_FILE}"):
+        with pytest.raises(UserError, match=f"According to m0/{LINEAGE_FILE}, the model in m0 was tuned from itself"):
             read()
 
 
@@ -171,7 +171,7 @@ def test_a_circle_is_seen_through_other_spellings_of_a_folder(in_folder: Path) -
     tuned_model(in_folder / "m", base=f"local:x/../m+{in_folder / 'm'}")
     (in_folder / "x").mkdir()
 
-    with pytest.raises(UserError, match="was made from itself"):
+    with pytest.raises(UserError, match="was tuned from itself"):
         lineage_of("local:m")
 
 

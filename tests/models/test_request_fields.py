@@ -45,9 +45,9 @@ def test_fields_that_a_server_may_want_are_accepted(extra: dict[str, Any]) -> No
         ({"extra_body": {"a": 1}}, "directly under extra"),
         ({"seed": 7}, "seed can only be off"),
         ({"seed": 0}, "seed can only be off"),
-        ({"api_key": "x"}, "name for a secret"),
-        ({"options": [{"Authorization": "x"}]}, "name for a secret"),
-        ({"options": {"token": "x"}}, "name for a secret"),
+        ({"api_key": "x"}, "looks like a secret"),
+        ({"options": [{"Authorization": "x"}]}, "looks like a secret"),
+        ({"options": {"token": "x"}}, "looks like a secret"),
         ({"user": SECRET}, "looks like a key"),
         ({"options": {"list": [f"Bearer {SECRET}"]}}, "looks like a key"),
         ({"penalty": float("inf")}, "not a number"),
@@ -86,11 +86,14 @@ def document(**student: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("student", "expected"),
     [
-        ({"model": "openai:m", "extra": {"model": "n"}}, r"students\.s\.extra: model belongs to the setting model"),
+        (
+            {"model": "openai:m", "extra": {"model": "n"}},
+            r"students\.s\.extra: model cannot be in extra; use the setting model",
+        ),
         ({"model": "openai:m", "extra": "low"}, r"students\.s\.extra: the value is not a mapping"),
         ({"model": "openai:m", "system": ""}, r"students\.s\.system: the text is empty"),
         ({"model": "openai:m", "system": ["a"]}, r"students\.s\.system: the value is not text"),
-        ({"model": "local:m", "extra": {"seed": False}}, r"needs its seeds"),
+        ({"model": "local:m", "extra": {"seed": False}}, r"always uses seeds"),
         ({"model": "openai:m", "extras": {}}, r'students\.s\.extras: there is no such key. Did you mean "extra"'),
     ],
 )

@@ -180,10 +180,14 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a base without data": ({"tuned_from": "base"}, "tuned_from needs trained_on", "Keys of a student"),
     "an unknown base": ({"tuned_from": "basis", "trained_on": "d1"}, "there is no student 'basis'", "in this file"),
     "its own base": ({"tuned_from": "tuned", "trained_on": "d1"}, "leads back to 'tuned'", "in this file"),
-    "no such data": ({"tuned_from": "base", "trained_on": "no"}, "students.tuned: no has no skillmix.json", "data set"),
+    "no such data": (
+        {"tuned_from": "base", "trained_on": "no"},
+        "students.tuned: There is no skillmix.json of a data set in no",
+        "skillmix dataset",
+    ),
     "a model as data": ({"trained_on": "m"}, "m is a model, not a data set", "lineage"),
     "data as a model": ({"lineage": "d1"}, "d1 is a data set, not a model", "trained_on"),
-    "no such model": ({"lineage": "no"}, "no has no skillmix.json of a model", "model's folder"),
+    "no such model": ({"lineage": "no"}, "There is no skillmix.json of a model in no", "folder of a model"),
     "its own file": ({"model": "local:m", "trained_on": "d1"}, "has its own skillmix.json", "the file of the model"),
 }
 

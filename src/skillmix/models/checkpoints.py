@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the folders in a spec, the hash of their weights, and the bases of adapters."""
+"""Checkpoints on disk: the folders in a spec, the bases of adapters, and hashes of weights."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,19 +23,19 @@ ADAPTER: Final = "adapter_config.json"
 _BLOCK: Final = 1 << 22
 
 FileStates = tuple[tuple[str, int, int, int], ...]
-"""Path, size, modification time and inode of each file; a file whose state is unchanged has the same content."""
+"""Path, size, modification time and inode of each file; files with the same state have the same content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The folders with a model's weights and its adapters, in the order in which the adapters apply."""
+    """The folders of a model's weights and of its adapters, in the order in which the adapters apply."""
 
     base: Path
     adapters: tuple[Path, ...] = ()
 
     @property
     def tokenizer(self) -> Path:
-        """The folder of the tokenizer and chat template: the last adapter's that includes them, or else the base's."""
+        """The folder with the tokenizer and chat template: the last adapter that has them, or else the base."""
         own = [folder for folder in self.adapters if (folder / "tokenizer.json").is_file()]
         return own[-1] if own else self.base
 
@@ -44,22 +44,22 @@ class Checkpoint:
         return self._hashes()[-1]
 
     def _hashes(self) -> list[str]:
-        """Return the hash of the base alone, and the hashes after each additional adapter."""
+        """Return the hash of the base, and the hash after each adapter."""
         hashes = [weights_hash(self.base)]
         for adapter in self.adapters:
             hashes.append(digest("adapter", hashes[-1], weights_hash(adapter)).hex())
         return hashes
 
     def check_adapters(self) -> None:
-        """Reject an adapter that was made for other weights; an adapter that does not state its weights is accepted."""
+        """Reject an adapter that was trained on other weights; adapters from elsewhere do not state their weights."""
         files = [read_model_file(adapter) for adapter in self.adapters]
         if not any(file and file.base.hash for file in files):
             return
         for adapter, file, hash_ in zip(self.adapters, files, self._hashes()[:-1], strict=True):
             if file and file.base.hash not in (None, hash_):
                 raise UserError(
-                    f"The adapter {adapter} was made for other weights than those in {self.base}.",
-                    hint=f"It belongs to {file.base.spec} with hash {file.base.hash}; these weights have {hash_}.",
+                    f"The adapter {adapter} was trained on other weights than those in {self.base}.",
+                    hint=f"Use its base, {file.base.spec}, whose weights have the hash {file.base.hash}, not {hash_}.",
                 )
 
     def file_states(self) -> FileStates:
@@ -78,10 +78,10 @@ def states_of(files: Iterable[Path]) -> FileStates:
 
 
 def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: bool = True) -> Checkpoint:
-    """Return the folders of a local or bundled model; a model that is not in the cache is downloaded.
+    """Return the folders of a local or bundled model, after downloading a model that is not in the cache.
 
-    `chain` contains the adapters that led here, each of which has the next one as its base. If `fetches` is False, a
-    Hub id's cached folder may lack the weights, and an id that is not in the cache raises an error.
+    `chain` lists the adapters that led here, each with the next one as its base. If `fetches` is False, nothing is
+    downloaded: the folder of a Hub id may lack weights, and an id that is not in the cache is an error.
     """
 
     def folder_of(name: str) -> Path:
@@ -89,7 +89,10 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
             return Path(name).expanduser()
         folder = hub_folder(name) if fetches else cached_folder(name)
         if folder is None:
-            raise UserError(f"{name} is not a folder and not in the Hub's cache.", hint="A run downloads it.")
+            raise UserError(
+                f"{name} is not a local folder, and a model with this id was not downloaded yet.",
+                hint="If it is an id on the Hugging Face Hub, a run downloads the model; otherwise check the path.",
+            )
         return folder
 
     base, adapter_names = base_and_adapters(spec)
@@ -97,7 +100,7 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
     for adapter in adapters:
         if not (adapter / ADAPTER).is_file():
             raise UserError(
-                f"There is no adapter in {adapter}.", hint="An adapter is a folder with an adapter_config.json."
+                f"There is no adapter in {adapter}.", hint="Name a folder that contains an adapter_config.json."
             )
     if spec.provider == "bundled":
         return Checkpoint(bundled_model(base), adapters)
@@ -109,42 +112,39 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
         base_spec = parse_spec(file.base.spec) if file else None
         if base_spec is None or not provider_of(base_spec).has_checkpoint:
             raise UserError(
-                f"{folder} is an adapter and does not name its base.", hint="Name both: local:PATH+ADAPTER."
+                f"{folder} is an adapter that does not name its base.",
+                hint=f"Name both: {spec.provider}:BASE+{folder}.",
             )
         under = checkpoint_of(base_spec, chain=extended_chain(chain, folder), fetches=fetches)
         return Checkpoint(under.base, (*under.adapters, folder, *adapters))
     raise UserError(
         f"There is no checkpoint in {folder}.",
-        hint="PATH in local:PATH is a folder with config.json, or ORG/NAME on the Hub; ADAPTER in local:PATH+ADAPTER "
-        "has adapter_config.json.",
+        hint=f"Write {spec.provider}:PATH with a folder that contains a config.json, or {spec.provider}:ORG/NAME for a "
+        "model of the Hugging Face Hub.",
     )
 
 
 def positions_of(checkpoint: Checkpoint) -> int | None:
-    """Return the most tokens that a prompt and its reply may have together, from config.json; None if it is missing."""
+    """Return the most tokens of a prompt and its reply together, from config.json; None if it does not say."""
     file = checkpoint.base / "config.json"
-    config = json_object(
-        file.read_bytes(), source=str(file), hint="The file may be corrupt; download the checkpoint again."
-    )
+    config = json_object(file.read_bytes(), source=str(file), hint="Download the checkpoint again.")
     own = config.get("text_config")
     positions = (own if isinstance(own, Mapping) else config).get("max_position_embeddings")
     return positions if isinstance(positions, int) else None
 
 
 def lacks_chat_template(folder: Path) -> bool:
-    """Return whether a folder has a tokenizer, but no chat template in any file in which transformers looks for one."""
+    """Return whether a folder has a tokenizer, but no chat template in a file where transformers looks for one."""
     own = (folder / name for name in ("chat_template.jinja", "additional_chat_templates/default.jinja"))
     file = folder / "tokenizer_config.json"
     if any(template.is_file() for template in own) or not file.is_file():
         return False
-    config = json_object(file.read_bytes(), source=str(file), hint="Fetch the tokenizer again.")
+    config = json_object(file.read_bytes(), source=str(file), hint="Download the tokenizer again.")
     return not config.get("chat_template")
 
 
 def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
-    """Split the name in a spec into its base and its adapters.
-
-    A '+' may be part of a folder's name, so the longest name of an existing folder wins.
+    """Split the name in a spec into its base and its adapters; the longest name of an existing folder wins.
 
     >>> base_and_adapters(ModelSpec("bundled", "smollm2-135m+adapter"))
     ('smollm2-135m', ('adapter',))
@@ -154,7 +154,7 @@ def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
     while parts:
         size = len(parts)
         while size > 1:
-            with suppress(OSError):  # for instance if the name is too long
+            with suppress(OSError):  # such as a name that is too long
                 if Path("+".join(parts[:size])).expanduser().is_dir():
                     break
             size -= 1
@@ -174,7 +174,10 @@ def weights_hash(folder: Path) -> str:
     """Return the hash of all tensors in a folder's safetensors files; it is cached until a file changes."""
     files = _weight_files(folder)
     if not files:
-        raise UserError(f"There are no safetensors weights in {folder}.", hint="Convert them with transformers.")
+        raise UserError(
+            f"There are no safetensors weights in {folder}.",
+            hint="Convert the weights: load them with transformers, and call save_pretrained.",
+        )
 
     def hashed() -> str:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -195,7 +198,7 @@ def content_hash_of(file: Path) -> str:
 
 
 def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
-    """Return a hash of files from the user's cache, or compute it if a file has changed."""
+    """Return a hash of files from the user's cache, or compute it if a file was changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
     note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:
@@ -213,7 +216,7 @@ def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
 
 
 def parameters_in(folder: Path) -> int:
-    """Return the number of weights in a folder's files."""
+    """Return the number of weights in a folder."""
     return sum(prod(tensor.shape) for file in _weight_files(folder) for tensor in _tensors(file))
 
 
@@ -228,7 +231,7 @@ class _Tensor(NamedTuple):
     end: int
 
     def entry(self) -> list[Any]:
-        """Return its name, its type and shape, and the hash of its values."""
+        """Return the name, the type and shape, and the hash of the values."""
         hash_ = blake2b(digest_size=16)
         with self.file.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             for start in range(self.start, self.end, _BLOCK):
@@ -237,7 +240,7 @@ class _Tensor(NamedTuple):
 
 
 def _tensors(file: Path) -> Iterator[_Tensor]:
-    """Yield the tensors in a safetensors file; an entry without a type, a shape or valid offsets raises an error."""
+    """Yield the tensors in a safetensors file, and raise an error for an invalid entry."""
     hint = "The file is damaged; download or copy it again."
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -254,7 +257,7 @@ def _tensors(file: Path) -> Iterator[_Tensor]:
             ):
                 yield _Tensor(file, name, kind, shape, first + start, first + end)
             case _:
-                raise UserError(f"The header entry of the tensor {name!r} in {file} is not valid.", hint=hint)
+                raise UserError(f"The header of {file} has an invalid entry for the tensor {name!r}.", hint=hint)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Models and data sets on the Hugging Face Hub, by id: `ORG/NAME`, or `ORG/NAME@REVISION` for a branch, tag or commit.
 
-A run pins each id to a commit. Cached files are used without access to the Hub, and `HF_HUB_OFFLINE=1` forbids any
-access. Only a model's safetensors, tokenizer and JSON files are downloaded, never code.
+A run pins each id to a commit. Cached files are used without access to the Hub, and `HF_HUB_OFFLINE=1` forbids access.
+Only a model's safetensors, tokenizer and JSON files are downloaded, never code.
 """
 
 import os
@@ -29,7 +29,7 @@ _FIRST: Final[dict[Kind, list[str]]] = {
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a name is a possible id on the Hub and not a local file or folder.
+    """Return whether a name may be an id on the Hub and is no local file or folder.
 
     >>> is_hub_id("org/name"), is_hub_id("org/name@v1.0"), is_hub_id("./org/name"), is_hub_id("name")
     (True, True, False, False)
@@ -38,17 +38,17 @@ def is_hub_id(name: str) -> bool:
 
 
 def is_pinned(name: str) -> bool:
-    """Return whether an id specifies a commit, whose content never changes."""
+    """Return whether the revision of an id is a commit, whose content never changes."""
     return _COMMIT.fullmatch(name.partition("@")[2]) is not None
 
 
 def pinned(name: str, kind: Kind = "model") -> str:
-    """Return an id whose revision is replaced by its commit on the Hub, or by the commit in the cache when offline."""
+    """Replace an id's revision with its commit on the Hub or, when offline, in the cache."""
     return name if is_pinned(name) else f"{name.partition('@')[0]}@{_fetched(name, kind, _FIRST[kind]).name}"
 
 
 def cached_folder(name: str, kind: Kind = "model") -> Path | None:
-    """Return the folder of an id in the user's cache, complete or not; None if the cache has none."""
+    """Return the folder of an id in the user's cache, perhaps incomplete; None if the cache has none."""
     if not is_hub_id(name) or find_spec("huggingface_hub") is None:
         return None
     try:
@@ -58,7 +58,7 @@ def cached_folder(name: str, kind: Kind = "model") -> Path | None:
 
 
 def hub_folder(name: str, kind: Kind = "model") -> Path:
-    """Return the folder of an id with all its files, after downloading missing files."""
+    """Return the folder of an id, after downloading missing files."""
     is_cached = is_pinned(name) and not is_missing(name, kind)
     return _fetched(name, kind, _FILES[kind], is_offline=is_cached)
 
@@ -78,8 +78,8 @@ def is_missing(name: str, kind: Kind = "model") -> bool:
 def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = False) -> Path:
     if find_spec("huggingface_hub") is None:
         raise UserError(
-            f"There is no folder {name}, and downloading a {kind} from the Hub needs huggingface_hub.",
-            hint="pip install 'skillmix[hub]'",
+            f"{name} is not a local folder, and downloading it from the Hugging Face Hub needs huggingface_hub.",
+            hint="Check the path, or install the package: pip install 'skillmix[hub]'.",
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -98,8 +98,9 @@ def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = Fals
             )
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise UserError(
-            f"There is no folder {name}, and no {kind} with that id can be downloaded from the Hub: {reason}",
-            hint=f"Check the id, the network and HF_TOKEN, or download it elsewhere: hf download {repository}.",
+            f"{name} is not a local folder, and the {kind} cannot be downloaded from the Hugging Face Hub: {reason}.",
+            hint="Check the spelling, the network and, for private and gated repositories, HF_TOKEN. On a machine with "
+            f"network access, `hf download {repository}` fetches it.",
         ) from None

@@ -1,8 +1,8 @@
-"""The lineage of a model: its root, and all training data used for the model, its adapters and their bases.
+"""The lineage of a model: its root, and all training data of the model, its adapters and their bases.
 
-`lineage_of` reads the `skillmix.json` of each folder in a spec and follows the bases up to the root. Only the
-`skillmix.json` files count, never the name of a student or a folder. `lineage_in` reads the same files for a model that
-runs elsewhere, and `lineage_on` derives a lineage from data sets that the user lists.
+`lineage_of` reads the `skillmix.json` of each folder in a spec and follows the bases up to the root; the names of
+students and folders do not count. `lineage_in` reads the same files for a model that runs elsewhere, and `lineage_on`
+derives a lineage from data sets that the user lists.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -28,10 +28,9 @@ SkillSets = frozenset[frozenset[str]]
 
 
 class TrainedPartition(NamedTuple):
-    """A partition from which training data was drawn."""
+    """A partition from which training data was drawn, and the name of its catalog if known."""
 
     catalog: str | None
-    """The name of its catalog; None if unknown."""
     name: str
 
 
@@ -40,27 +39,27 @@ class Lineage:
     """All training of a model, its adapters and their bases; seed, partition and steps are the last training run's."""
 
     base: str
-    """The spec of the root, which is the first model that was tuned."""
+    """The spec of the root, the first model that was tuned."""
     k: tuple[int, ...]
     """The numbers of skills in the training texts."""
     seed: int | None
     partition: str | None
     datasets: tuple[str, ...]
-    """Hashes of the data sets, in training order."""
+    """The hashes of the data sets, in training order."""
     combinations: frozenset[str]
-    """Ids of the combinations in the training texts."""
+    """The ids of the combinations in the training texts."""
     skill_sets: SkillSets | None
     """The sets of skills in the training texts; None if unknown."""
     rows: int | None
-    """The number of conversations in the data sets; None if unknown."""
+    """The number of training conversations; None if unknown."""
     steps: int | None
     is_adapter: bool
     identity: str
-    """A hash of all files in the lineage; it changes with any data set, recipe or seed."""
+    """A hash of all files in the lineage, which changes with any data set, recipe or seed."""
     recipe: str = ""
     """A hash of the recipes without seeds; models with equal recipes and data sets are replicates."""
     partitions: frozenset[TrainedPartition] = frozenset()
-    """Partitions of all data sets, or of all trained models if a data set is missing."""
+    """The partitions of all data sets, or of all trained models if a data set is missing."""
     requests: str | None = None
     """`one` if every training request asks for one skill, even where the text shows several."""
 
@@ -76,8 +75,8 @@ class _TunedModel(NamedTuple):
 def lineage_of(spec: str, datasets: Mapping[str, DatasetFile] | None = None) -> Lineage | None:
     """Return the lineage of the model in a spec; None for a model that was not tuned or whose weights are elsewhere.
 
-    `rows` and `skill_sets` come from the data sets, which are found at the paths in the models' files or by hash in
-    `datasets`. If `datasets` is None, no data set is read, so that `rows` and `skill_sets` are None.
+    `rows` and `skill_sets` are read from the data sets, which are found at the paths in the models' files or by hash in
+    `datasets`. If `datasets` is None, no data set is read, and `rows` and `skill_sets` are None.
     """
     models = _tuned_models(parse_spec(spec))
     return _lineage_of_models(models, datasets) if models else None
@@ -90,23 +89,27 @@ def lineage_in(path: str, datasets: Mapping[str, DatasetFile] | None = None) -> 
     if file is None and read_dataset_file(folder) is not None:
         raise UserError(f"{path} is a data set, not a model.", hint="List data sets under trained_on.")
     if file is None:
-        hint = f"Give a model's folder or its {LINEAGE_FILE}."
-        raise UserError(f"{path} has no {LINEAGE_FILE} of a model.", hint=hint)
+        raise UserError(
+            f"There is no {LINEAGE_FILE} of a model in {path}.",
+            hint="Give the folder of a model that skillmix trained, or its skillmix.json.",
+        )
     before = _tuned_models(parse_spec(file.base.spec), extended_chain((), folder))
     return _lineage_of_models((_TunedModel(folder, file, before),), datasets)
 
 
 def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
-    """Return the lineage of a model tuned from a base on data sets, each given as a folder or its `skillmix.json`."""
+    """Return the lineage of a model tuned on data sets, each given as a folder or its `skillmix.json`."""
     facts: list[DatasetFile] = []
     for path in paths:
         folder = _folder_of(path)
         file = read_dataset_file(folder)
         if file is None and read_model_file(folder) is not None:
-            raise UserError(f"{path} is a model, not a data set.", hint="Give the file of a model under lineage.")
+            raise UserError(f"{path} is a model, not a data set.", hint="Name a model under lineage.")
         if file is None:
-            hint = f"Give a data set's folder, as written by `skillmix dataset`, or its {LINEAGE_FILE}."
-            raise UserError(f"{path} has no {LINEAGE_FILE} of a data set.", hint=hint)
+            raise UserError(
+                f"There is no {LINEAGE_FILE} of a data set in {path}.",
+                hint="Give a folder that `skillmix dataset` wrote, or its skillmix.json.",
+            )
         facts.append(file)
     return Lineage(
         base=base,
@@ -124,7 +127,7 @@ def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
 
 
 def continued_lineage(before: Lineage, after: Lineage) -> Lineage:
-    """Return the lineage of a model trained with one lineage and then with another."""
+    """Join the lineages of two consecutive trainings of a model."""
     return replace(
         after,
         base=before.base,
@@ -168,10 +171,7 @@ def _partitions_of(sources: Iterable[DatasetFile | ModelFile]) -> frozenset[Trai
 
 
 def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
-    """Return the sets of skills in a model's training texts.
-
-    None if its data sets are missing and the `known` combinations lack some of its combinations.
-    """
+    """Return the sets of skills in a model's training texts; None if its data sets and `known` lack some of them."""
     if lineage.skill_sets is not None:
         return lineage.skill_sets
     if not lineage.combinations or not lineage.combinations <= known.keys():
@@ -180,7 +180,7 @@ def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> Sk
 
 
 def other_partitions(lineage: Lineage, partition: str, catalogs: Container[str]) -> frozenset[str]:
-    """Return a model's training partitions other than this one whose catalog is in `catalogs` or unknown."""
+    """Return a model's training partitions other than this one, from these or unknown catalogs."""
     here = [p for p in lineage.partitions if p.catalog is None or p.catalog in catalogs]
     return frozenset(p.name for p in here if p.name != partition)
 
@@ -195,7 +195,7 @@ def short_name(k: Sequence[int]) -> str:
 
 
 def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_TunedModel, ...]:
-    """Return the tuned models among the folders in a spec; `chain` contains the folders whose bases led to the spec."""
+    """Return the tuned models in a spec; `chain` lists the folders whose bases led to it."""
     if not provider_of(spec).has_checkpoint:
         return ()
     models = []
@@ -208,35 +208,29 @@ def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_Tuned
 
 
 def _flattened(models: Iterable[_TunedModel], *, bases_first: bool) -> Iterator[_TunedModel]:
-    """Yield each model and its bases, in training order if `bases_first`; a base shared by two models comes twice."""
+    """Yield each model and its bases, a shared base repeatedly."""
     for model in models:
         bases = _flattened(model.before, bases_first=bases_first)
         yield from (*bases, model) if bases_first else (model, *bases)
 
 
 def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFile]) -> list[DatasetFile] | None:
-    """Return the training data sets of models; None if a model lists no data sets or any of them is missing.
-
-    The data set at the path in the model's file is preferred over a known data set if its hash matches.
-    """
+    """Return the training data sets of models, preferably from the paths in their files; None if any is missing."""
     used: list[DatasetFile] = []
     for file in files:
         if not file.dataset:
             return None
         for entry in file.dataset:
-            folder = Path(entry.path) if entry.path else None
-            data = read_dataset_file(folder) if folder else None
-            if folder and data and data.hash == entry.hash:
-                used.append(data)
-            elif entry.hash in known:
-                used.append(known[entry.hash])
-            else:
+            found = read_dataset_file(Path(entry.path)) if entry.path else None
+            data = found if found and found.hash == entry.hash else known.get(entry.hash)
+            if data is None:
                 return None
+            used.append(data)
     return used
 
 
 def _united(sources: Sequence[DatasetFile | Lineage]) -> dict[str, Any]:
-    """Combine the skill sets, rows and kind of requests from all sources; each is None unless all sources have it."""
+    """Combine the skill sets, rows and kinds of requests of all sources; a value that a source lacks is None."""
     sets = [None if source.skill_sets is None else map(frozenset, source.skill_sets) for source in sources]
     rows = [source.rows for source in sources]
     requests = {source.requests for source in sources}

@@ -1,6 +1,6 @@
-"""The file `skillmix.json`, which records how a trained model or a data set was made: its schema and content.
+"""The file `skillmix.json`, which records how a trained model or a data set was made.
 
-A damaged file raises an error, because a trained model whose file counted as missing would look like an untrained one.
+A damaged file is an error, because a trained model whose file counted as missing would look like an untrained one.
 """
 
 import json
@@ -14,21 +14,17 @@ from skillmix.files import json_object
 from skillmix.models.specs import parse_spec
 
 LINEAGE_FILE: Final = "skillmix.json"
-
-
 _Count = Annotated[int, Field(ge=0)]
 _Text = Annotated[str, StringConstraints(min_length=1)]
 _SkillCount = Annotated[int, Field(ge=1)]
-_Key = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*$")]
-"""A number of skills as a key of a JSON object."""
 _Counts = dict[_Text, _Count]
-_CountsByK = dict[_Key, _Count]
+_CountsByK = dict[Annotated[str, StringConstraints(pattern=r"^[1-9]\d*$")], _Count]
 _Pair = Annotated[list[_Text | _Count], Field(min_length=3, max_length=3)]
 """Two skills, and the number of texts that show both."""
 
 
 class _Entry(BaseModel):
-    """A part of a file, parsed without type conversion; unknown keys, perhaps from a later version, are kept."""
+    """A part of a file; unknown keys, perhaps of a later version, are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
@@ -40,16 +36,15 @@ class _LineageFile(_Entry):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON object as read or to be written, including keys that are not in the schema."""
+        """The JSON object as read or to be written, including unknown keys."""
         return self.model_dump(exclude_unset=True) if self._document is None else self._document
 
 
 class BaseEntry(_Entry):
-    """The model that was tuned."""
+    """The model that was tuned, with the hash of its weights."""
 
     spec: _Text
     hash: _Text | None = None
-    """The hash of its weights."""
 
     @field_validator("spec")
     @classmethod
@@ -84,19 +79,19 @@ class ModelFile(_LineageFile):
     recipe: dict[str, Any] = {}
     seed: int | None = None
     parent: _Text | None = None
-    """The hash of the base if it was tuned itself."""
+    """The hash of the base, if the base was tuned itself."""
     adapter: bool = False
     identity: _Text | None = None
     """A hash of everything that determines the weights."""
 
     @property
     def steps(self) -> int | None:
-        """Return the optimizer steps taken, or the planned steps if the file does not contain the steps taken."""
+        """The optimizer steps taken or, in an older file, planned."""
         steps = self.recipe.get("steps_taken", self.recipe.get("steps"))
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
     def merged(self) -> "ModelFile":
-        """Return the file for the same model after its adapter was merged into the weights."""
+        """Return the file of the same model with its adapter merged into the weights."""
         file = self.model_copy(update={"adapter": False})
         file._document = {**self.document, "adapter": False}
         return file
@@ -107,7 +102,7 @@ class ModelFile(_LineageFile):
 
 
 class WriterEntry(_Entry):
-    """A student that wrote texts in a data set."""
+    """A student that wrote texts of a data set."""
 
     run: _Text
     student: _Text
@@ -132,7 +127,7 @@ class CountsEntry(_Entry):
 
 
 class DatasetYield(NamedTuple):
-    """The conversations written for one k, and the number of them with full marks."""
+    """The number of conversations written for one k, and how many of them earned full marks."""
 
     written: int
     full_marks: int
@@ -149,7 +144,7 @@ class DatasetFile(_LineageFile):
     catalog_hash: _Text | None = None
     partition: _Text | None = None
     groups: list[_Text] = []
-    """Additional groups of the partition from which the texts were drawn."""
+    """More groups of the partition from which the texts were drawn."""
     k: list[_SkillCount]
     requests: _Text | None = None
     """`one` if every request asks for one skill, even where the text shows several."""
@@ -167,7 +162,7 @@ class DatasetFile(_LineageFile):
 
     @property
     def yields(self) -> dict[int, DatasetYield]:
-        """The conversations written for each k, and the number of them with full marks."""
+        """The yield for each k."""
         generated, full_marks = self.counts.generated, self.counts.full_marks
         return {
             k: DatasetYield(generated[str(k)], full_marks[str(k)])
@@ -175,31 +170,25 @@ class DatasetFile(_LineageFile):
         }
 
     def text(self) -> str:
-        """Return the content of the file, with one line per key because some values grow with the data set."""
+        """Return the content of the file, with one line per key because some values are long."""
         lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in self.document.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def read_model_file(folder: Path, *, strict: bool = False) -> ModelFile | None:
-    """Read a trained model's file; None if the folder has no file or a file of another kind.
-
-    With `strict`, a file of another kind raises an error; this mode is for folders that only training writes.
-    """
+    """Read a trained model's file; None if it is missing or of another kind, which is an error with `strict`."""
     hint = "Restore the file, or train the model again."
     return _checked(ModelFile, "model", folder, strict=strict, hint=hint)
 
 
 def read_dataset_file(folder: Path, *, strict: bool = False) -> DatasetFile | None:
-    """Read a data set's file; None if the folder has no file or a file of another kind.
-
-    With `strict`, a file of another kind raises an error; this mode is for folders that are used as data sets.
-    """
+    """Read a data set's file; None if it is missing or of another kind, which is an error with `strict`."""
     hint = "Make the data set again, or train on its train.jsonl alone."
     return _checked(DatasetFile, "dataset", folder, strict=strict, hint=hint)
 
 
 def is_dataset_folder(folder: Path) -> bool:
-    """Return whether a folder contains a data set's file; False for a damaged file, to protect the folder."""
+    """Return whether a folder contains a data set's file; a damaged file does not count, to protect the folder."""
     try:
         document = _read(folder)
     except UserError:
@@ -208,11 +197,11 @@ def is_dataset_folder(folder: Path) -> bool:
 
 
 def extended_chain(chain: tuple[Path, ...], folder: Path) -> tuple[Path, ...]:
-    """Add a model's folder to a chain in which each model is the base of the one before it; reject a cycle."""
+    """Add a folder to a chain in which each model is the base of the one before it, and reject a cycle."""
     resolved = folder.resolve()
     if resolved in chain:
         raise UserError(
-            f"The model in {folder} was made from itself, according to {folder / LINEAGE_FILE}.",
+            f"According to {folder / LINEAGE_FILE}, the model in {folder} was tuned from itself.",
             hint="Restore the file. If the base used to have the name of this folder, rename the folder.",
         )
     return (*chain, resolved)
@@ -226,11 +215,12 @@ def _read(folder: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
+        reason = error.strerror if isinstance(error, OSError) else "the name is invalid"
         raise UserError(
             f"{str(file)!r} cannot be read: {reason}.", hint="Check the path and its permissions."
         ) from None
-    return json_object(content, source=str(file), hint="It is damaged. Restore it, or make the folder again.")
+    hint = "The file is damaged. Restore it, or make the folder again."
+    return json_object(content, source=str(file), hint=hint)
 
 
 _File = TypeVar("_File", bound=_LineageFile)

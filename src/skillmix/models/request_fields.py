@@ -1,4 +1,4 @@
-"""Checks of an experiment file's additions to every request of a model: a system prompt and `extra` fields.
+"""Check what an experiment file adds to every request of a model: a system prompt and `extra` fields.
 
 Both are stored in the journal and in the run's copy of the experiment, so neither may contain a key.
 """
@@ -13,14 +13,8 @@ from skillmix.models.specs import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
-"""The only extra field for a model in this process: variables of its chat template; vLLM and SGLang use this name."""
-
+"""The variables of a chat template: the only extra field for a model in this process, named as by vLLM and SGLang."""
 _TABLE: Final = shipped_table("request_fields")
-_OWN_SETTINGS: Final = _TABLE["own_settings"]
-"""Fields that another setting of the same model determines, with that setting's name."""
-_REFUSED: Final = _TABLE["refused"]
-_TEMPLATE_REFUSED: Final = _TABLE["template"]
-"""Fields and chat template variables that cannot be set, each with the reason."""
 _SECRET_NAME: Final = re.compile(
     r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
     r"|(?:^|[_-])(?:token|key|auth|pwd|cookies?)$",
@@ -31,6 +25,10 @@ _SECRET_VALUE: Final = re.compile(
     r"|://[^\s/@]+:[^\s/@]+@|[?&](?:api_?key|key|token|access_token)=|\bBearer\s+\S{12,}|\bhf_\w{16,}|\bgh[opsu]_\w{16,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}"
     r"|\beyJ[\w-]{16,}\."
 )
+_LOOKS_LIKE_A_KEY: Final = (
+    "a value looks like a key, but the journal would store it; put the key into an environment variable and name the "
+    "variable with key:"
+)
 _LONGEST_EXTRA: Final = 2000
 """The most characters in the extra fields, which are stored with every call."""
 
@@ -38,29 +36,23 @@ _LONGEST_EXTRA: Final = 2000
 def system_fault(system: str) -> str | None:
     """Explain why a text cannot be a system prompt; None if it can."""
     if not system.strip():
-        return "the text is empty; remove system to send none"
-    if _SECRET_VALUE.search(system):
-        return _LOOKS_LIKE_A_KEY
-    return None
-
-
-_LOOKS_LIKE_A_KEY: Final = (
-    "a value looks like a key, and it would be stored in the journal; name the environment variable of a key with key:"
-)
+        return "the text is empty; to send no system prompt, remove system"
+    return _LOOKS_LIKE_A_KEY if _SECRET_VALUE.search(system) else None
 
 
 def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Explain why these fields cannot be sent with every request; no explanation contains a value."""
+    """Explain why these fields cannot be sent with every request, without repeating a value."""
+    own_settings, refused = _TABLE["own_settings"], _TABLE["refused"]
     for name in extra:
-        if name in _OWN_SETTINGS:
-            yield f"{name} belongs to the setting {_OWN_SETTINGS[name]} of the same model"
-        elif name in _REFUSED:
-            yield f"{name} cannot be set: {_REFUSED[name]}"
+        if name in own_settings:
+            yield f"{name} cannot be in extra; use the setting {own_settings[name]} of the same model"
+        elif name in refused:
+            yield f"{name} cannot be set: {refused[name]}"
         elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # YAML's `off` is false
-            yield "seed can only be off, which omits each call's own seed"
+            yield "seed can only be off, because each call has its own seed"
     names, texts = _names_and_texts(extra)
     for name in sorted(name for name in set(names) if _SECRET_NAME.search(name)):
-        yield f"{name} is a name for a secret, and extra is stored in the journal; use key: for a model's key"
+        yield f"{name} looks like a secret, but the journal stores extra; for the key of a model, use key:"
     if any(_SECRET_VALUE.search(text) for text in texts):
         yield _LOOKS_LIKE_A_KEY
     try:
@@ -69,22 +61,22 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
         yield "a number is infinite or not a number"
     else:
         if length > _LONGEST_EXTRA:
-            yield f"it has {length} characters as JSON, and every call stores it; at most {_LONGEST_EXTRA} are allowed"
+            yield f"it has {length} characters as JSON, but at most {_LONGEST_EXTRA} are allowed"
 
 
 def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Explain why a model in this process cannot use these fields, which can affect only its chat template."""
+    """Explain why a model in this process cannot use these fields; it accepts only variables of its chat template."""
     for name in extra:
         if name == SEED:
-            yield "a model in this process needs its seeds, which make its replies repeatable; remove seed"
+            yield "a model in this process always uses seeds, which make its replies reproducible; remove seed"
         elif name != TEMPLATE_OPTIONS:
-            yield f"{name} is for a server; a model in this process takes only {TEMPLATE_OPTIONS}"
-    options = extra.get(TEMPLATE_OPTIONS, {})
+            yield f"{name} works only with servers; a model in this process accepts only {TEMPLATE_OPTIONS}"
+    options, refused = extra.get(TEMPLATE_OPTIONS, {}), _TABLE["template"]
     if not isinstance(options, dict):
-        yield f"{TEMPLATE_OPTIONS} must have names and values, such as {{enable_thinking: false}}"
+        yield f"{TEMPLATE_OPTIONS} must be a mapping, such as {{enable_thinking: false}}"
     else:
-        for name in sorted(options.keys() & _TEMPLATE_REFUSED.keys()):
-            yield f"{TEMPLATE_OPTIONS}.{name} cannot be set: {_TEMPLATE_REFUSED[name]}"
+        for name in sorted(options.keys() & refused.keys()):
+            yield f"{TEMPLATE_OPTIONS}.{name} cannot be set: {refused[name]}"
 
 
 def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
@@ -105,12 +97,12 @@ def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
 
 
 def without_seed(extra: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields for the body of a request: all except `seed: off`, which omits the seed."""
+    """Return the fields for the body of a request, without `seed: off`."""
     return {name: value for name, value in extra.items() if name != SEED}
 
 
 def additions(system: str | None, extra: Mapping[str, object]) -> str:
-    """Describe a system prompt and extra fields in words; return an empty text if there are none.
+    """Describe a system prompt and extra fields; return an empty string if there are none.
 
     >>> additions("Be brief.", {"reasoning_effort": "low", "seed": False})
     'system "Be brief.", reasoning_effort "low", no seed'
