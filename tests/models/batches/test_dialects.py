@@ -52,11 +52,11 @@ def test_the_form_of_batches_follows_from_the_provider_and_the_host(spec: str, c
 @pytest.mark.parametrize(
     ("spec", "choice", "fault"),
     [
-        ("scripted:student", True, "scripted: models have no batches"),
-        ("local:x", True, "local: models have no batches"),
-        ("anthropic:claude", "azure", "batch: azure is not for anthropic: models"),
+        ("scripted:student", True, "scripted: models do not support batches"),
+        ("local:x", True, "local: models do not support batches"),
+        ("anthropic:claude", "azure", "anthropic: models do not support batch: azure"),
         ("openai:m", "bedrock", "one of openai, azure, anthropic, not 'bedrock'"),
-        ("openai:m@http://a/v1,http://b/v1", True, "a batch is sent to one server"),
+        ("openai:m@http://a/v1,http://b/v1", True, "a batch goes to one server"),
     ],
 )
 def test_a_model_that_cannot_have_batches_says_why(spec: str, choice: bool | str, fault: str) -> None:

@@ -1,1 +1,0 @@
-"""The providers' interfaces for batches of calls, which cost half the price."""

@@ -1,8 +1,7 @@
-"""Clients for the batches of providers, one for each of two request forms. Nothing that a provider sends is trusted.
+"""Clients for providers' batches in two forms; nothing that a provider sends is trusted.
 
-`BatchClient` uploads requests as a file, which works for OpenAI, compatible servers and Azure. `InlineBatches` sends
-requests in the call that creates the batch, which is Anthropic's form. Anthropic's batches have no metadata, so a batch
-is found again by the tag in the ids of its results.
+`BatchClient` uploads requests as a file, for OpenAI, compatible servers and Azure. `InlineBatches` sends requests in
+the call that creates the batch, for Anthropic, whose batches have no metadata but a tag in the ids of their results.
 """
 
 import json
@@ -23,7 +22,6 @@ from skillmix.models.specs import ModelOptions, ModelSpec
 
 _FOUND_BY: Final = "skillmix"
 """The key of the tag in a batch's metadata."""
-_MOST_PAGES: Final = 1000
 _PAGE: Final = 100
 """Batches per page of a list."""
 _LONGEST_LINE: Final = 2**18
@@ -39,23 +37,21 @@ _COUNTS: Final = ("processing", "succeeded", "errored", "canceled", "expired")
 
 
 class Sought(NamedTuple):
-    """A batch whose id is unknown and that is looked for."""
+    """A batch whose id is unknown; it was created at or after `since`, in seconds since 1970."""
 
     tag: str
     file: str | None
     """The uploaded file, if its id is known."""
     requests: int
     since: float
-    """The batch was created at or after this time, in seconds since 1970."""
 
 
 class BatchFault(NamedTuple):
-    """The reason why a provider rejected a batch."""
+    """A reason why a provider rejected a batch, and the line of the file, if known, counted from 1."""
 
     code: str
     message: str
     line: int | None = None
-    """The line of the file, counted from 1; None if the provider reports no line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ class BatchView:
     """The uploaded file with the requests."""
     total: int | None = None
     answered: int | None = None
-    """The number of calls with a reply."""
+    """The number of calls that have a reply."""
     results: tuple[str, ...] = ()
     """The paths of the files with results."""
     faults: tuple[BatchFault, ...] = ()
@@ -95,7 +91,7 @@ class LineResult:
     """The body of an answer or of an error."""
 
     def beats(self, other: "LineResult | None") -> bool:
-        """Return whether this result takes precedence over another result of the same call, in any order of arrival."""
+        """Return whether this result takes precedence over another one of the same call, in any order of arrival."""
         mine, others = ((_KINDS.index(one.kind), one.status, one.raw) if one else None for one in (self, other))
         return mine is not None and (others is None or mine < others)
 
@@ -124,7 +120,7 @@ class BatchClient:
         return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
 
     async def is_ready(self, file: str) -> bool:
-        """Return whether an uploaded file can be used; with most providers it can be used at once."""
+        """Return whether an uploaded file can be used, which takes some providers a while."""
         if not self.dialect.unready_files:
             return True
         raw = await self.server.endpoint.get(f"/files/{quote(file, safe='')}")
@@ -138,11 +134,11 @@ class BatchClient:
         return _compact({**body, "metadata": {_FOUND_BY: tag}})
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Return whether a listed batch has the tag and file that are sought; a problem if that is still unknown."""
+        """Return whether a listed batch is the sought one, or a problem if that is still unknown."""
         return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
 
     async def tidy(self, sought: Sought) -> None:
-        """Delete the file of a batch that was never created, if the file can be found; ignore failures."""
+        """Try to delete the file of a batch that was never created."""
         file = sought.file
         if file is None:
             raw = await self.server.endpoint.get("/files?purpose=batch")
@@ -153,7 +149,7 @@ class BatchClient:
             await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
-        """Parse a batch in a reply; None if the reply contains no batch."""
+        """Parse a batch; None if the document is not a batch."""
         found = identifier(document, "id")
         if found is None:
             return None
@@ -174,7 +170,7 @@ class BatchClient:
         )
 
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
-        """Parse a line of a file that contains replies or errors."""
+        """Parse the result in a line of a file with replies or errors."""
         response, error = document.get("response"), document.get("error")
         status = _number(response, "status_code")
         if isinstance(response, dict) and status is not None and "body" in response:
@@ -191,7 +187,7 @@ class BatchClient:
         return self.read_result(custom_id, document) if custom_id else None
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
-        """Create the batch with one request, which is never repeated here."""
+        """Create the batch with a single request."""
         content = {"data": self.creation(tag, file, lines), "headers": {"Content-Type": "application/json"}}
         raw = await self.server.endpoint.change("POST", self.dialect.batches, **content)
         if not isinstance(raw, bytes):
@@ -207,9 +203,9 @@ class BatchClient:
         return view if view is not None and view.id == batch else _unreadable("the batch")
 
     async def find(self, sought: Sought, known: frozenset[str]) -> BatchView | CallProblem | None:
-        """Look for a batch in the provider's list; None if the list lacks it, a problem if this cannot be determined.
+        """Look for a batch in the provider's list; None if the list lacks it, a problem if that is unknown.
 
-        `known` contains the ids of our other batches.
+        `known` contains the ids of the run's other batches.
         """
         listed = await self._listed(sought.since - _CLOCKS_DIFFER)
         if isinstance(listed, CallProblem):
@@ -226,11 +222,11 @@ class BatchClient:
         return unsure
 
     async def _listed(self, since: float) -> list[BatchView] | CallProblem:
-        """Return the batches created at or after a time from a paged list, newest first."""
+        """Return the batches created since a time, newest first, from a list in pages."""
         found: list[BatchView] = []
         query = f"limit={_PAGE}"
         last = ""
-        for _ in range(_MOST_PAGES):
+        for _ in range(1000):
             raw = await self.server.endpoint.get(f"{self.dialect.batches}?{query}")
             if not isinstance(raw, bytes):
                 return raw
@@ -252,10 +248,7 @@ class BatchClient:
         return CallProblem("passing", "too many batches", "the list of batches does not end")
 
     async def results(self, view: BatchView, calls: int, keep: Callable[[LineResult], bool]) -> int | CallProblem:
-        """Pass each result of an ended batch to `keep`, until it returns True; return the number of unparseable lines.
-
-        The files are read as a stream, so that only results stored by `keep` remain in memory.
-        """
+        """Stream the results of an ended batch to `keep` until it returns True; count the lines that are unreadable."""
         unreadable = 0
 
         def take(raw: bytes) -> bool:
@@ -273,40 +266,40 @@ class BatchClient:
         return unreadable
 
     def outcome(self, request: Request, line: LineResult) -> Outcome:
-        """Return the outcome of a call whose result has arrived; providers bill only calls with a reply."""
+        """Return the outcome of a call from its result; providers bill only calls with a reply."""
         if line.kind == "answer":
             return self.server.outcome(request, line.raw)
         if line.kind == "refusal":
             return replace(self.server.refusal(request, line.status, line.raw), is_free=True)
         if line.kind == "not made":
-            return CallProblem("passing", "its batch ended before it was made", is_free=True)
+            return CallProblem("passing", "its batch ended before the call was made", is_free=True)
         return CallProblem("passing", "no response in its batch")
 
     async def probe(self) -> CallProblem | None:
-        """Check that the server supports batches and accepts the key; None if there is no problem."""
+        """Check that the server supports batches and accepts the key."""
         raw = await self.server.endpoint.get(f"{self.dialect.batches}?limit=1")
         return None if isinstance(raw, bytes) else fatal_in_probe(self.with_hint(raw))
 
     @staticmethod
     def with_hint(problem: CallProblem) -> CallProblem:
-        """Add advice to a problem if the server has no batches."""
+        """Explain a problem that means that the server has no batches."""
         if problem.reason not in _NO_SUCH_PATH:
             return problem
-        detail = f"the server has no batches: set batch: false for this model. {problem.detail}".strip()
+        detail = f"the server does not support batches; set batch: false for this model. {problem.detail}".strip()
         return CallProblem("fatal", problem.reason, detail, is_free=True)
 
 
 class InlineBatches(BatchClient):
-    """Sends requests in the call that creates the batch, and reads one result file."""
+    """Batches whose requests are part of the call that creates them, with one result file."""
 
     after = "after_id"
 
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
-        """Upload nothing, because the requests are part of the call that creates the batch."""
+        """Upload nothing."""
         return None
 
     async def tidy(self, sought: Sought) -> None:
-        """Delete nothing, because no file was uploaded."""
+        """Delete nothing."""
 
     def line(self, custom_id: str, request: Request) -> bytes:
         """Return a request as part of the batch."""
@@ -317,14 +310,10 @@ class InlineBatches(BatchClient):
         return b'{"requests":[' + b",".join(lines) + b"]}"
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Return whether a batch of the same or unknown size has the tag in its results.
-
-        The ids are visible only after the batch has ended, so the answer is unknown while a batch is in progress or its
-        results have not arrived.
-        """
+        """Return whether a batch of the same or unknown size has the tag in its results, which come at its end."""
         if view.total not in (None, sought.requests):
             return False
-        unsure = CallProblem("passing", "a batch that may be the one has no results yet", view.id)
+        unsure = CallProblem("passing", "the results of a possibly matching batch are missing", view.id)
         if view.state == "in progress":
             return unsure
         tags: set[str] = set()
@@ -339,10 +328,7 @@ class InlineBatches(BatchClient):
         return sought.tag in tags or (False if tags else unsure)
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
-        """Parse a batch of messages.
-
-        The path of the results is derived from the batch's id, because the key must not be sent to a URL from a reply.
-        """
+        """Parse a batch; derive the path of its results from its id, because no key may be sent to a URL in a reply."""
         found = identifier(document, "id")
         if found is None:
             return None
@@ -359,7 +345,7 @@ class InlineBatches(BatchClient):
         )
 
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
-        """Parse a line of the result file."""
+        """Parse the result in a line of the result file."""
         kind = _word(document, "result", "type").casefold()
         message = _at(document, "result", "message")
         if kind == "succeeded" and message is not None:
@@ -378,21 +364,19 @@ def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) 
     (place,) = servers_of(spec, options.access)
     if dialect.shape == "inline":
         return InlineBatches(dialect, AnthropicServer(place, spec, options))
-    if not place.address.endswith(
-        "/v1"
-    ):  # in Azure's older API, batch URLs are not under a deployment and need an API version
+    if not place.address.endswith("/v1"):  # Azure's older API: batches have a version, but no deployment in the path
         root = place.address.partition("/deployments/")[0]
         place = replace(place, address=root, query=place.query or dialect.query)
     return BatchClient(dialect, OpenAIServer(place, spec, options, key_header=dialect.key_header))
 
 
 def shown(text: str) -> str:
-    """Make a provider's text printable for the user."""
+    """Format a provider's text for the user."""
     return MASK.line(text, longest=60)
 
 
 def identifier(document: Mapping[str, object], name: str) -> str | None:
-    """Return an id that can be part of a path; None if it is missing or empty."""
+    """Return an id that can be part of a path; None if there is none."""
     value = _word(document, name)
     return value if _ID.fullmatch(value) else None
 
@@ -440,7 +424,7 @@ def _number(document: object, *names: str) -> int | None:
 
 
 def _moment(value: object) -> float | None:
-    """Parse a time from a number or an RFC 3339 text as seconds since 1970."""
+    """Return a time, given as a number or in RFC 3339, in seconds since 1970."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     try:

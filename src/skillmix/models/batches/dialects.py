@@ -1,7 +1,4 @@
-"""Differences between the batch interfaces of providers: limits, states, prices and paths.
-
-`data/models/batches.yaml` contains a row for each provider.
-"""
+"""Differences between providers' batches: limits, states, prices and paths, from `data/models/batches.yaml`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +12,7 @@ BatchState = Literal["in progress", "ended", "ended early", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class BatchDialect:
-    """One provider's form of batches; the head of `batches.yaml` explains the fields."""
+    """A row of `batches.yaml`, whose head explains the fields."""
 
     name: str
     shape: Literal["files", "inline"]
@@ -41,11 +38,11 @@ class BatchDialect:
 
 
 DIALECTS: Final = {name: BatchDialect(name, **facts) for name, facts in shipped_table("batches").items()}
-"""The dialects by name; each provider lists the dialects that it supports."""
+"""The dialects by name; the row of a provider lists those that it supports."""
 
 
 def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
-    """Return the dialect that `batch: CHOICE` means for a model; None if its provider does not offer such batches.
+    """Return the dialect that `batch: CHOICE` means for a model; None if its provider has no such batches.
 
     >>> dialect_of(ModelSpec("openai", "my-deployment", "https://me.openai.azure.com/openai/v1"), True).name
     'azure'
@@ -62,16 +59,11 @@ def batch_fault(spec: ModelSpec, choice: bool | str) -> str | None:
     """Explain why a model cannot use `batch: CHOICE`; None if it can."""
     if choice is False:
         return None
-    known = ", ".join(DIALECTS)
     if isinstance(choice, str) and choice not in DIALECTS:
-        return f"batch is true, false or one of {known}, not {choice!r}"
+        return f"batch must be true, false or one of {', '.join(DIALECTS)}, not {choice!r}"
+    own = provider_of(spec).batches
+    if not own:
+        return f"{spec.provider}: models do not support batches; remove batch"
     if dialect_of(spec, choice) is None:
-        own = provider_of(spec).batches
-        return (
-            f"batch: {choice} is not for {spec.provider}: models, which have {' and '.join(own)}"
-            if own
-            else f"{spec.provider}: models have no batches; remove batch"
-        )
-    if spec.replicas:
-        return "a batch is sent to one server: give one URL, or remove batch"
-    return None
+        return f"{spec.provider}: models do not support batch: {choice}; write {' or '.join(own)}"
+    return "a batch goes to one server; give one URL, or remove batch" if spec.replicas else None
