@@ -47,7 +47,7 @@ def test_all_faults_of_raters_come_at_once() -> None:
     for part in (
         "steps.read.raters.Ann: ",
         "steps.read.raters.bo: 'scripted:ratr' is not a rater",
-        "steps.read.raters.cy: The rates 'sens=1' of a scripted rater: there is no rate 'sens'",
+        "steps.read.raters.cy: The rates 'sens=1' of a scripted rater are invalid: there is no rate 'sens'",
         "is too long for a rater",
         "steps.read.n: 0 is below 1",
         "steps.read.overlap: 2",

@@ -133,7 +133,7 @@ def test_what_the_grammar_does_not_have_is_an_error() -> None:
         problem = answer(asked, "…")
         assert isinstance(problem, CallProblem)
         assert problem.kind == "fatal"
-    with pytest.raises(UserError, match=r"The catalog 'verifiable' has no grammar\.yaml"):
+    with pytest.raises(UserError, match=r"the catalog 'verifiable', which has no grammar\.yaml"):
         check_spec("composer:verifiable")
     with pytest.raises(UserError, match="There is no catalog 'figure'"):
         check_spec("composer:figure")

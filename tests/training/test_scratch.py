@@ -188,7 +188,7 @@ def test_its_words_are_those_that_it_continues_with(in_folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["big", "100x2x4", "96x2", "96x0x4", "9999x2x1", "tiny+adapter", "96x2x64"])
 def test_an_unknown_shape_names_the_forms(name: str) -> None:
-    with pytest.raises(UserError, match="is not a shape") as error:
+    with pytest.raises(UserError, match="is not a valid shape") as error:
         shape_of(f"new:{name}")
 
     assert "new:tiny" in str(error.value.hint) and "WIDTHxLAYERSxHEADS" in str(error.value.hint)

@@ -1,8 +1,7 @@
-"""`composer:`, a teacher made of code that writes a text for any combination from a catalog of figures of speech.
+"""`composer:CATALOG`, code that writes a text for any combination from a catalog with a grammar of figures of speech.
 
-The composer fills the slots of the catalog's grammar and joins clauses in such a way that the checkers find each
-requested skill and no other skill. A text depends only on the request's seed, or on its key if it has no seed.
-`composer:CATALOG` selects a catalog other than `figures`.
+The composer fills the slots of the grammar and joins clauses so that the checkers find each requested skill and no
+other skill. A text depends only on the request's seed, or on its key if it has no seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,6 @@ from skillmix.prompts.rubric import sentence_limit
 DEFAULT_CATALOG: Final = "figures"
 _WEAVES: Final = 0.75
 """The share of sentences with several skills that use a single clause where possible."""
-_TRIES: Final = 3
-"""How often to try for a sentence whose clauses all begin differently."""
 _DESCRIBES: Final = 0.4
 """The share of frames to which an adjective is added."""
 _DESCRIBED: Final = ("the {who}", "the {thing}", "the {tool}", "{a thing}")
@@ -35,7 +32,7 @@ _Skill = tuple[str, str]
 _Clause = tuple[str, bool]
 """A clause, and whether a conjunction may join it to another."""
 _Way = tuple[Sequence[str], _Skill | None, _Skill | None, _Skill | None]
-"""The frames to pick from, the skill that the clause itself shows, and the skills in the parts before and after it."""
+"""Frames to pick from, the skill that the clause itself shows, and the skills in the parts before and after it."""
 _T = TypeVar("_T")
 
 
@@ -45,19 +42,19 @@ class Composer:
     def __init__(self, catalog: Catalog) -> None:
         if catalog.grammar is None:
             raise UserError(
-                f"The catalog {catalog.name!r} has no grammar.yaml, which composer: needs.",
-                hint="Use a catalog that has one: composer:figures.",
+                f"composer: cannot write texts for the catalog {catalog.name!r}, which has no grammar.yaml.",
+                hint="Use a catalog that has one, such as composer:figures.",
             )
         self._grammar = catalog.grammar
         self._parts = {s.name: (s.figure, s.word) for s in catalog.skills if s.figure and s.word}
 
     def write(self, skills: Sequence[str], topic: str, seed: int | str) -> str | None:
-        """Write a short text with these skills on a topic; None if the grammar does not know the topic or a skill."""
+        """Write a short text with these skills on a topic; None if the grammar lacks the topic or a skill."""
         if topic not in self._grammar.topics or any(skill not in self._parts for skill in skills):
             return None
         draw = Random(int.from_bytes(digest("composer", seed, size=8)))
         order = list(skills)
-        for last in range(len(order) - 1, 0, -1):  # not `shuffle`, whose results may change between versions of Python
+        for last in range(len(order) - 1, 0, -1):  # not `shuffle`, whose results may differ between Python versions
             other = int(draw.random() * (last + 1))
             order[last], order[other] = order[other], order[last]
         writer = _Text(self._grammar, self._grammar.topics[topic].slots, draw, is_single=len(order) == 1)
@@ -78,8 +75,8 @@ class _Text:
         self._draw = draw
 
     def sentence(self, skills: Sequence[_Skill]) -> str:
-        """Write one sentence with these skills; a question comes last in it."""
-        for _ in range(_TRIES):
+        """Write a sentence with these skills, if possible with clauses that begin differently and a question last."""
+        for _ in range(3):
             clauses = self._clauses(skills)
             if len({tuple(clause.split(" ", 2)[:2]) for clause, _ in clauses}) == len(clauses):
                 break
@@ -100,7 +97,7 @@ class _Text:
         return text if text[-1] == "?" else f'{text[:-1]}."' if text[-1] == '"' else f"{text}."
 
     def _clauses(self, skills: Sequence[_Skill]) -> list[_Clause]:
-        """Write one clause for all skills, or several clauses if one is impossible or was not drawn."""
+        """Write one clause for all skills, or several if that is impossible or not drawn."""
         ways = self._ways(skills) if len(skills) == 1 or self._draw.random() < _WEAVES else []
         if ways:
             frames, host, before, after = self._pick(ways)
@@ -115,7 +112,7 @@ class _Text:
         return [*self._clauses(skills[:cut]), *self._clauses(skills[cut:])]
 
     def _ways(self, skills: Sequence[_Skill]) -> list[_Way]:
-        """Return the possible single clauses: which skill, if any, the clause shows itself, and which are its parts."""
+        """Return the possible single clauses for these skills."""
         ways: list[_Way] = []
         for host in (None, *skills):
             guests = [skill for skill in skills if skill is not host]
@@ -169,8 +166,8 @@ class ComposerModel(CodeModel):
         if text is None:
             return CallProblem(
                 "fatal",
-                "the composer has no frames for this request",
-                f"It knows only skills and topics of the catalog {self._catalog!r}; composer:CATALOG selects another.",
+                "the composer cannot write this text",
+                f"The catalog {self._catalog!r} lacks a skill or the topic; composer:CATALOG selects another one.",
             )
         words = sum(len(message.content.split()) for message in request.messages)
         has_form = any("Answer:" in message.content for message in request.messages)

@@ -1,9 +1,8 @@
-"""A deterministic student and grader for tests and demonstrations, with known success rates.
+"""A deterministic student and grader with known success rates, for tests and demonstrations.
 
-The student writes a code word for each skill that it shows, and the grader looks for these words. Replies depend only
-on the request's seed, or on its key if the request has no seed, but never on other calls. Skills, topic and criteria
-come from the request's subject, so the model works with every prompt set. It ignores system prompts and extra fields.
-The model string sets the rates: `scripted:student?skill=0.8`.
+The student writes a code word for each skill that it shows, and the grader looks for these words. A reply depends only
+on the request's seed, or on its key if it has no seed. Skills, topic and criteria come from the request's subject, so
+the model works with every prompt set. The model string sets the rates: `scripted:student?skill=0.8`.
 """
 
 import re
@@ -50,14 +49,11 @@ class Rates:
     cut: float = 0.0
     """The reply is marked as truncated at the token limit, but its text is complete."""
     complies: float | None = None
-    """The student complies with a probe without skills.
-
-    If this rate is set, the student writes outcomes and shows no skills.
-    """
+    """The student complies with a probe without skills; with this rate, it writes outcomes and shows no skills."""
     rise: float = 0.0
-    """The increase of `complies` with each skill in the combination."""
+    """The increase of `complies` with each skill of the combination."""
     evades: float = 0.0
-    """The student evades a probe; it refuses the probes that it neither evades nor complies with."""
+    """The student evades a probe; it refuses all other probes that it does not comply with."""
     overrefuses: float = 0.0
     """The student refuses a control; it complies with all other controls."""
 
@@ -75,7 +71,7 @@ class Rates:
 
 
 class ScriptedModel(CodeModel):
-    """A student or a grader that follows a script."""
+    """A scripted student or grader."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
         kind, _, query = spec.name.partition("?")
@@ -85,17 +81,17 @@ class ScriptedModel(CodeModel):
             raise UserError(f"There is no scripted {kind!r}.", hint=name_hint(kind, kinds, otherwise=usual))
         rates = Rates(**_numbers(query, Rates, "a scripted model"))
         if rates.complies is not None and rates.complies + rates.evades > 1:
-            raise UserError("complies and evades add up to more than 1.", hint="The remaining texts are refusals.")
+            raise UserError("The rates complies and evades add up to more than 1.", hint="Lower one of them.")
         self._is_student, self._rates = kind == "student", rates
 
     def answer(self, request: Request) -> Outcome:
-        """Return the scripted reply to one request."""
+        """Return the scripted reply to a request."""
         chance = Chance(str(request.key) if request.seed is None else request.seed)
         if chance.falls("refusal", self._rates.refusal):
             return CallProblem("final", "refusal")
         task = request.subject
         if task is None or not (self._is_student or task.criteria):
-            return CallProblem("fatal", "a scripted model cannot read prompts", "It needs the request's task.")
+            return CallProblem("fatal", "a scripted model cannot read prompts", "It needs the request's subject.")
         text = self._write(task, chance) if self._is_student else self._grade(task, request, chance)
         words = sum(len(message.content.split()) for message in request.messages)
         finish = "length" if chance.falls("cut", self._rates.cut) else "stop"
@@ -141,7 +137,7 @@ class ScriptedModel(CodeModel):
         if len(task.criteria) == len(task.combination.skills):  # a question that is only about the skills
             met = met[: len(task.criteria)]
         points = []
-        for index, is_met in enumerate(met):  # the grader errs at the known rates
+        for index, is_met in enumerate(met):
             is_noisy = chance.falls(f"noise {index}", self._rates.noise)
             is_wrong = chance.falls(f"wrong {index}", self._rates.miss if is_met else self._rates.invent)
             points.append(is_met != (is_noisy != is_wrong))
@@ -173,7 +169,7 @@ def shown_criteria(combination: Combination, text: str) -> list[bool]:
 
 
 def code(name: str) -> str:
-    """Return the code word for a skill or a topic, which does not contain the name."""
+    """Return the code word for a skill or a topic."""
     return "q" + digest("scripted", fold_name(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
 
 
@@ -188,7 +184,7 @@ class Chance:
         return self._number(purpose) < rate
 
     def choice(self, purpose: str, rates: Sequence[float]) -> int:
-        """Draw an index with these probabilities, which must add up to 1."""
+        """Draw an index with these probabilities, which add up to 1."""
         number, total = self._number(purpose), 0.0
         for index, rate in enumerate(rates[:-1]):
             total += rate
@@ -201,13 +197,13 @@ class Chance:
 
 
 def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
-    """Read the rates after the `?` in a spec; a single error lists all faults."""
+    """Parse the rates after the `?` in a spec; one error lists all faults."""
     known = [field.name for field in fields(kind)]
     hint = f"Write {known[0]}=0.8&{known[1]}=0.9; the rates are {', '.join(sorted(known))}."
     try:
         given = parse_qsl(query, keep_blank_values=True, max_num_fields=len(known))
     except ValueError:
-        raise UserError(f"{what.capitalize()} takes at most {len(known)} rates.", hint=hint) from None
+        raise UserError(f"{what.capitalize()} has at most {len(known)} rates.", hint=hint) from None
     names = [name for name, _ in given]
     faults = []
     for name, value in given:
@@ -221,16 +217,15 @@ def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
     faults += [f"the rate {name!r} is given twice" for name, count in Counter(names).items() if count > 1]
     if faults:
         questions = filter(None, (did_you_mean(name, known) for name in names if name not in known))
-        raise UserError(f"The rates {query!r} of {what}: {'; '.join(faults)}.", hint=" ".join([*questions, hint]))
+        raise UserError(
+            f"The rates {query!r} of {what} are invalid: {'; '.join(faults)}.", hint=" ".join([*questions, hint])
+        )
     return {name: float(value) for name, value in given}
-
-
-_PREFIX: Final = "scripted:rater"
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRater:
-    """A simulated person for tests and demonstrations who reads scripted texts and errs at known rates.
+    """A simulated person who reads scripted texts and errs at known rates, for tests and demonstrations.
 
     `scripted:rater?sensitivity=0.9&specificity=0.95` confirms a met criterion with probability 0.9 and denies an unmet
     one with probability 0.95. `unsure` is the share of criteria without a vote. Votes depend only on the rater's name,
@@ -242,7 +237,7 @@ class ScriptedRater:
     unsure: float = 0.0
 
     def votes(self, rater: str, combination: Combination, text: str, names: Sequence[str]) -> dict[str, int | None]:
-        """Return a given rater's votes on the first criteria of a scripted text, in the order of the rubric."""
+        """Return a rater's votes on the first criteria of a scripted text, in the order of the rubric."""
         met = shown_criteria(combination, text)[: len(names)]
         chance = Chance(f"rater {rater} {combination.id} {text}")
         votes: dict[str, int | None] = {}
@@ -254,9 +249,9 @@ class ScriptedRater:
 
 
 def scripted_rater(spec: str) -> ScriptedRater:
-    """Read the spec of a simulated person."""
+    """Parse the spec of a simulated person."""
     head, _, query = spec.partition("?")
-    if head != _PREFIX:
-        hint = name_hint(head, ["human", _PREFIX], otherwise=f"Write human, or {_PREFIX}?sensitivity=0.9.")
-        raise UserError(f"{spec!r} is not a rater.", hint=hint)
+    if head != "scripted:rater":
+        usual = "Write human, or scripted:rater?sensitivity=0.9."
+        raise UserError(f"{spec!r} is not a rater.", hint=name_hint(head, ["human", "scripted:rater"], otherwise=usual))
     return ScriptedRater(**_numbers(query, ScriptedRater, "a scripted rater"))

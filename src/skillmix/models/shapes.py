@@ -1,4 +1,4 @@
-"""`new:SHAPE` and `new:MODEL`: the shape of a model that a train step initializes with random weights."""
+"""`new:SHAPE` and `new:MODEL`: the shape of a model whose random weights a train step initializes."""
 
 import re
 from dataclasses import dataclass
@@ -10,8 +10,6 @@ from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
 """Shapes with about 0.27, 1 and 4 million weights, given a vocabulary of 500 words."""
-_EXPLICIT: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
-_INNER_STEP: Final = 32
 _LARGEST: Final = (1024, 32, 32)
 """The largest width, number of layers and number of heads."""
 POSITIONS: Final = 2048
@@ -28,8 +26,8 @@ class ModelShape:
 
     @property
     def inner(self) -> int:
-        """The width of the feed-forward layers: 8/3 of the model's width, rounded up."""
-        return -(-8 * self.width // (3 * _INNER_STEP)) * _INNER_STEP
+        """The width of the feed-forward layers: 8/3 of the model's width, rounded up to a multiple of 32."""
+        return -(-8 * self.width // 96) * 32
 
     @property
     def weights(self) -> int:
@@ -41,16 +39,15 @@ class ModelShape:
         return self.layers * (4 * self.width**2 + 3 * self.width * self.inner + 2 * self.width) + self.width
 
     def hash(self) -> str:
-        """A substitute for a hash of the weights, which shape and seed determine but which do not exist yet."""
+        """Return a substitute for the hash of the weights, which do not exist yet."""
         return digest("new model", self.width, self.layers, self.heads, self.inner).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedShape:
-    """The architecture and tokenizer of another model, without its weights."""
+    """The architecture and tokenizer of another model, such as `bundled:smollm2-135m`, without its weights."""
 
     spec: str
-    """The spec of the other model, such as `bundled:smollm2-135m`."""
 
 
 def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
@@ -67,18 +64,18 @@ def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
     if ":" in parsed.name:
         if not provider_of(parsed.name).has_checkpoint:
             raise UserError(
-                f"{str(parsed)!r} copies the shape of a model that is not on this machine.",
+                f"{str(parsed)!r} would copy the shape of a model that is not on this machine.",
                 hint="Name a local model: new:local:PATH or new:bundled:NAME.",
             )
         return CopiedShape(parsed.name)
-    match = _EXPLICIT.fullmatch(_NAMED.get(parsed.name, parsed.name))
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,2})x(\d{1,2})", _NAMED.get(parsed.name, parsed.name))
     sizes = [int(size) for size in match.groups()] if match else []
     is_possible = bool(sizes) and all(0 < size <= most for size, most in zip(sizes, _LARGEST, strict=True))
     if not is_possible or sizes[0] % (8 * sizes[2]):  # attention kernels need heads whose size is a multiple of 8
         named = ", ".join(f"new:{name} ({form})" for name, form in _NAMED.items())
         raise UserError(
-            f"{str(parsed)!r} is not a shape of a new model.",
-            hint=f"Write {named}, or new:WIDTHxLAYERSxHEADS, at most {'x'.join(map(str, _LARGEST))}; the width is a "
-            "multiple of 8 times the heads. new:local:PATH has the shape and the tokenizer of another model.",
+            f"{str(parsed)!r} is not a valid shape for a new model.",
+            hint=f"Write {named}, or new:WIDTHxLAYERSxHEADS with at most {'x'.join(map(str, _LARGEST))} and a width "
+            "that is a multiple of 8 times the heads; new:local:PATH copies the shape and tokenizer of a model.",
         )
     return ModelShape(*sizes)

@@ -1,8 +1,7 @@
 """Base classes for models, and a baseline for tuned students.
 
-`SimpleModel` is for any provider, here and in other packages, and `CodeModel` is for replies computed by code.
-`JoinedModel` prompts a model for each skill separately, and joins the texts by code. `Pool` keeps many calls in flight,
-and reduces their number when a server is overloaded.
+`SimpleModel` is for providers in other packages, and `CodeModel` for replies computed by code. `JoinedModel` prompts a
+model for each skill separately and joins the texts. `Pool` keeps many calls in flight, fewer with an overloaded server.
 """
 
 import asyncio
@@ -17,28 +16,22 @@ from skillmix.catalog.combinations import single_skills
 from skillmix.hashing import seed_of
 from skillmix.models.specs import ModelOptions, ModelSpec
 
-Answer = Callable[[Request], Awaitable[Outcome]]
-
 _OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
-_SMALLEST_WINDOW: Final = 10
 CONCURRENCY: Final = 64
 """Calls in flight if the experiment file does not set their number."""
 
 
 class Pool:
-    """Keeps up to `limit` calls in flight; `room` is the current maximum.
+    """Keeps up to `room` calls in flight: at most `limit`, and fewer while the server rejects many calls."""
 
-    The room is halved when the server rejects many calls, and grows again after good answers.
-    """
-
-    def __init__(self, answer: Answer, *, limit: int) -> None:
+    def __init__(self, answer: Callable[[Request], Awaitable[Outcome]], *, limit: int) -> None:
         self._answer = answer
         self._limit = limit
         self._answered = self._turned_away = 0
         self.room = limit
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, and yield outcomes in the order in which they arrive."""
+        """Answer requests, and yield outcomes as they arrive."""
         done: asyncio.Queue[asyncio.Task[tuple[Request, Outcome] | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[tuple[Request, Outcome] | None]] = set()
         has_room = asyncio.Event()
@@ -51,7 +44,7 @@ class Pool:
                 task = asyncio.create_task(call(request))
                 tasks.add(task)
                 task.add_done_callback(done.put_nowait)
-                while len(tasks) > self.room:  # this coroutine is a task, too
+                while len(tasks) > self.room:  # this coroutine is one of the tasks
                     has_room.clear()
                     await has_room.wait()
 
@@ -73,10 +66,10 @@ class Pool:
     def _note(self, outcome: Outcome) -> None:
         """Halve the room if a fifth of the calls in a window are rejected; increase it after a better window.
 
-        A single rejected call has no effect, because otherwise a server that drops one call in twenty at random would
-        end up with one call at a time. Calls that another server can answer are not counted.
+        A single rejection has no effect; otherwise, a server that drops one call in twenty at random would end up with
+        one call at a time. Calls that another server can answer are not counted.
         """
-        window = max(_SMALLEST_WINDOW, self.room)
+        window = max(10, self.room)
         self._answered += 1
         is_overload = isinstance(outcome, CallProblem) and outcome.reason in _OVERLOAD and not outcome.may_move
         self._turned_away += is_overload
@@ -97,9 +90,9 @@ class SimpleModel(Model):
     """
 
     is_free: ClassVar[bool] = False
-    """Whether calls are free; otherwise, their price is unknown unless it is in the price file."""
+    """Whether calls are free; otherwise, their price is unknown unless the price file contains it."""
     is_in_process: ClassVar[bool] = False
-    """Whether the model uses this machine's memory; only one such model is open at a time."""
+    """Whether the model's weights are in this process; only one such model is open at a time."""
     stays_here: ClassVar[bool] = False
     """Whether the model runs in the command's process even with `--on ray`."""
 
@@ -109,15 +102,15 @@ class SimpleModel(Model):
 
     @property
     def limits(self) -> Limits:
-        """The limits that the class and the experiment file declare."""
+        """The limits declared by the class and the experiment file."""
         return Limits(in_process=self.is_in_process, in_flight=self.options.concurrency or CONCURRENCY)
 
     @abstractmethod
     async def answer(self, request: Request) -> Outcome:
-        """Return the reply to one request, or the reason why there is none."""
+        """Return the reply to a request, or the problem."""
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer many requests at a time."""
+        """Answer requests, many at a time."""
 
         async def answer_in_time(request: Request) -> Outcome:
             limit = asyncio.timeout(self.options.timeout)
@@ -137,7 +130,7 @@ class CodeModel(Model):
 
     @abstractmethod
     def answer(self, request: Request) -> Outcome:
-        """Return the reply to one request."""
+        """Return the reply to a request."""
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests in order."""
@@ -150,7 +143,7 @@ _FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")
 
 
 class JoinedModel:
-    """Sends each of a request's final prompts separately, and joins the replies."""
+    """Sends each of a request's final prompts as a separate request, and joins the replies."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -161,7 +154,7 @@ class JoinedModel:
         return self._model.limits
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Split requests into one per skill, and yield each request when all its parts have outcomes."""
+        """Split each request into one per skill, and yield it when all parts have outcomes."""
         waiting: dict[CallKey, tuple[Request, int, dict[int, Outcome]]] = {}
 
         async def parts() -> AsyncIterator[Request]:
@@ -170,11 +163,9 @@ class JoinedModel:
                 key, subject = request.key, request.subject
                 assert isinstance(key, GenerateKey) and subject  # a student's request that was made from a combination
                 outcomes: dict[int, Outcome] = {}
-                for number, (prompt, skill) in enumerate(
-                    zip(prompts, single_skills(subject.combination), strict=True), 1
-                ):
-                    # Give each part a different combination, because a local model keeps the turns of one conversation
-                    # together.
+                skills = single_skills(subject.combination)
+                for number, (prompt, skill) in enumerate(zip(prompts, skills, strict=True), 1):
+                    # A local model keeps the turns of a conversation together, so each part has another combination.
                     part = replace(
                         request,
                         key=replace(key, combination=f"{key.combination}.{number}"),
@@ -201,7 +192,7 @@ class JoinedModel:
 
 
 def _joined(outcomes: list[Outcome]) -> Outcome:
-    """Join the texts of all parts, or return the first problem, which is free only if no part was billed."""
+    """Join the texts of all parts, or return the first problem, which is free only if all parts are free."""
     problems = [outcome for outcome in outcomes if isinstance(outcome, CallProblem)]
     replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
     if problems:
