@@ -209,8 +209,7 @@ def _call_rows(run: Run) -> Iterator[Row]:
                 }
 
 
-_CALLS_AT_ONCE: Final = 1_000
-"""The number of calls whose messages are read together."""
+_CALLS_AT_ONCE: Final = 1_000  # the number of calls whose messages are read together
 ROWS_AT_ONCE: Final = 5_000
 """The number of rows in a Parquet row group, which is built in memory."""
 

@@ -25,8 +25,7 @@ _TAGS: Final = ("skillmix", "skill-composition")
 _ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)/[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)")
 _HOSTS: Final = ("openai", "anthropic", "google")
 """Prefixes in Inspect's model names that are also the owners of the models."""
-_ENGINES: Final = ("hf", "vllm", "sglang")
-"""Prefixes in Inspect's model names that are followed by the id of a model."""
+_ENGINES: Final = ("hf", "vllm", "sglang")  # prefixes in Inspect's model names that are followed by the id of a model
 _MARK: Final = "skillmix-share"
 _NOTE: Final = "This folder was made by `skillmix share`, and is replaced by the next one.\n"
 

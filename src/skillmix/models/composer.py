@@ -20,17 +20,12 @@ from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import sentence_limit
 
 DEFAULT_CATALOG: Final = "figures"
-_WEAVES: Final = 0.75
-"""The share of sentences with several skills that use a single clause where possible."""
-_DESCRIBES: Final = 0.4
-"""The share of frames to which an adjective is added."""
+_WEAVES: Final = 0.75  # the share of sentences with several skills that use a single clause where possible
+_DESCRIBES: Final = 0.4  # the share of frames to which an adjective is added
 _DESCRIBED: Final = ("the {who}", "the {thing}", "the {tool}", "{a thing}")
-_AUXILIARIES: Final = (" could ", " would ")
-"""Verbs that prevent two clauses from sharing a subject."""
-_Skill = tuple[str, str]
-"""A figure of speech and its word."""
-_Clause = tuple[str, bool]
-"""A clause, and whether a conjunction may join it to another."""
+_AUXILIARIES: Final = (" could ", " would ")  # verbs that prevent two clauses from sharing a subject
+_Skill = tuple[str, str]  # a figure of speech and its word
+_Clause = tuple[str, bool]  # a clause, and whether a conjunction may join it to another
 _Way = tuple[Sequence[str], _Skill | None, _Skill | None, _Skill | None]
 """Frames to pick from, the skill that the clause itself shows, and the skills in the parts before and after it."""
 _T = TypeVar("_T")

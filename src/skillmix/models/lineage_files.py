@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, ValidationError, field_validator
 
 from skillmix.errors import UserError, faults_error
-from skillmix.files import json_object
+from skillmix.files import json_object, located_fault
 from skillmix.models.specs import parse_spec
 
 LINEAGE_FILE: Final = "skillmix.json"
@@ -233,10 +233,7 @@ def _checked(schema: type[_File], kind: str, folder: Path, *, strict: bool, hint
     try:
         file = schema.model_validate(document)
     except ValidationError as error:
-        faults = []
-        for fault in error.errors():
-            key, message = ".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")
-            faults.append(f"{key}: {message}" if key else message)
+        faults = [located_fault(fault, schema) for fault in error.errors()]
         raise faults_error(str(folder / LINEAGE_FILE), faults, hint=hint) from None
     file._document = document
     return file

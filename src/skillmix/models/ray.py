@@ -45,16 +45,13 @@ from skillmix.render import plural
 
 VERSIONS: Final = f"skillmix {__version__} with Python {'.'.join(platform.python_version_tuple()[:2])}"
 """The versions that must be equal on all machines."""
-_LOOK_S: Final = 1.0
-"""Seconds between two checks for new nodes or for a lost worker."""
-_PATIENCE_S: Final = 300.0
-"""Seconds for which a run without workers waits for a worker."""
+_LOOK_S: Final = 1.0  # seconds between two checks for new nodes or for a lost worker
+_PATIENCE_S: Final = 300.0  # seconds for which a run without workers waits for a worker
 _MOST_LOST: Final = 5
 """Consecutive losses of a worker, without an outcome in between, after which the worker is abandoned."""
 _MANY: Final = 4096
 """The most calls in flight for a model without a limit, and at each worker with a local model, so slots stay filled."""
-_PART: Final = 32 << 20
-"""The most bytes of a file in one message."""
+_PART: Final = 32 << 20  # the most bytes of a file in one message
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
 """Extensions of the files from which a checkpoint is loaded; code and weights in other formats are never loaded."""
 _RAY_LOGS: Final = "See Ray's log files for the full error."
@@ -138,7 +135,7 @@ _Item = tuple[CallKey, Outcome] | str | UserError
 
 
 class _Served(NamedTuple):
-    """A model opened by an actor, with its queued requests and the outcomes that the driver has not fetched yet."""
+    """A model in an actor, with its queued requests and the messages that the driver has not fetched yet."""
 
     model: Model
     requests: asyncio.Queue[Request]
@@ -147,7 +144,7 @@ class _Served(NamedTuple):
 
 
 class ModelActor:
-    """Answers requests on a node for one driver; each open model has a number. Ray creates actors from this class."""
+    """Answers a driver's requests on a node; each open model has a number."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that an actor reserves, perhaps 0
@@ -243,16 +240,15 @@ class Placement(NamedTuple):
     def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> int:
         """Count the workers in a cluster.
 
-        Local models have one worker per GPU or share of a GPU, or one per node in a cluster without GPUs. Other models
-        have one worker per node with CPUs. With `cpus`, a node has as many workers as fit.
+        There is one worker per node with CPUs, but with `cpus`, as many as fit. Local models have one per share of a
+        GPU or, in a cluster without GPUs, one per node.
         """
         uses_gpus, total = self.uses_gpus(nodes, is_local=is_local), 0.0
         for node in nodes:
             cpus, gpus = float(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0) + 1e-6)
+            most: float = inf if self.cpus and not is_local else bool(cpus)
             if uses_gpus:
-                most: float = gpus * int(1 / self.share + 1e-6)
-            else:
-                most = inf if self.cpus and not is_local else bool(cpus)
+                most = gpus * int(1 / self.share + 1e-6)
             total += min(most, cpus // self.cpus) if self.cpus else most
         return int(total)
 
@@ -268,8 +264,7 @@ class Worker:
     def __init__(self, number: int, actor: Any) -> None:
         self.number = number
         self.actor = actor
-        self.host = ""
-        """The machine on which it was last seen."""
+        self.host = ""  # the machine on which it was last seen
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
@@ -363,19 +358,14 @@ class RayCluster:
     def _start(self, *, uses_gpus: bool) -> Worker:
         import ray
 
-        cpus, share = self._placement.cpus, self._placement.share
-        threads = str(int(cpus)) if cpus and cpus >= 1 else os.environ.get("OMP_NUM_THREADS")
+        cpus, gpus = self._placement.cpus or 0, self._placement.share if uses_gpus else 0
+        threads = str(int(cpus)) if cpus >= 1 else os.environ.get("OMP_NUM_THREADS")
         environment = {"SKILLMIX_DEVICE": "cuda" if uses_gpus else "cpu"}
         if threads and not uses_gpus:
             environment["OMP_NUM_THREADS"] = threads
         # Ray must not repeat an actor's calls by itself, because the actor has no models after a restart.
-        actor = ray.remote(ModelActor).options(
-            num_cpus=cpus or 0,
-            num_gpus=share if uses_gpus else 0,
-            max_restarts=-1,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-        )
+        retries = {"max_restarts": -1, "max_task_retries": 0}
+        actor = ray.remote(ModelActor).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD", **retries)
         return Worker(next(self._started), actor.remote(environment))
 
     def _kill(self, worker: Worker) -> None:
@@ -408,13 +398,10 @@ class _Link:
     """A worker and its calls for one model."""
 
     worker: Worker
-    room: int = 0
-    """The most calls that the worker may have; 0 until it has opened the model."""
+    room: int = 0  # the most calls that the worker may have; 0 until it has opened the model
     in_flight: dict[CallKey, Request] = field(default_factory=dict)
-    unsent: list[Request] = field(default_factory=list)
-    """The worker's requests that are sent with the next message."""
-    losses: int = 0
-    """How often the worker was lost since its last outcome."""
+    unsent: list[Request] = field(default_factory=list)  # for the next message
+    losses: int = 0  # since the last outcome
 
 
 class OnRay(Model):
@@ -431,15 +418,16 @@ class OnRay(Model):
         self._number = next(cluster.numbers)
         self._links: dict[int, _Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._order = b""
         self._is_fed = False
 
     @property
     def limits(self) -> Limits:
-        """The most calls that all workers together may have in flight, if a limit is set."""
+        """The most calls that all workers together may have in flight."""
         return Limits(in_process=self._is_local, in_flight=self._options.concurrency or _MANY)
 
     async def close(self) -> None:
-        """Let workers close the model, ignoring workers that do not answer."""
+        """Let workers close the model, without waiting for workers that do not answer."""
         closing = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
         self._links.clear()
         with suppress(TimeoutError):
@@ -477,12 +465,10 @@ class OnRay(Model):
 
     async def _feed(self, requests: AsyncIterator[Request]) -> None:
         """Give each request to the worker with the fewest calls; pull the next request when a worker has room."""
-        is_first = True
         async for request in requests:
-            if is_first:
+            if not self._order:
                 self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
                 self._begin(self._watch())
-                is_first = False
             link = await self._free_link()
             if not link.unsent:
                 self._begin(self._send(link))  # with all requests that are pulled before the event loop runs it
@@ -552,12 +538,10 @@ class OnRay(Model):
             begun = await worker.ask("begin", self._number, VERSIONS, self._order)
             for folder in begun.lacking:
                 self._cluster.say(f"sending {folder.path} to the machine of {worker}")
-                for name, _, _ in folder.files:
+                for name, size, _ in folder.files:
                     with (Path(folder.path) / name).open("rb") as file:
-                        data = await asyncio.to_thread(file.read, _PART)
-                        await worker.ask("store", folder, name, data)  # even if the file is empty
-                        while data := await asyncio.to_thread(file.read, _PART):
-                            await worker.ask("store", folder, name, data)
+                        for _ in range(size // _PART + 1):  # one part even if the file is empty
+                            await worker.ask("store", folder, name, await asyncio.to_thread(file.read, _PART))
                 await worker.ask("store", folder, None, b"")
         return await self._open(worker)
 

@@ -29,8 +29,7 @@ _LOOKS_LIKE_A_KEY: Final = (
     "a value looks like a key, but the journal would store it; put the key into an environment variable and name the "
     "variable with key:"
 )
-_LONGEST_EXTRA: Final = 2000
-"""The most characters in the extra fields, which are stored with every call."""
+_LONGEST_EXTRA: Final = 2000  # the most characters in the extra fields, which are stored with every call
 
 
 def system_fault(system: str) -> str | None:

@@ -10,8 +10,7 @@ from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
 """Shapes with about 0.27, 1 and 4 million weights, given a vocabulary of 500 words."""
-_LARGEST: Final = (1024, 32, 32)
-"""The largest width, number of layers and number of heads."""
+_LARGEST: Final = (1024, 32, 32)  # the largest width, number of layers and number of heads
 POSITIONS: Final = 2048
 """The most tokens in a text; positions have no weights."""
 

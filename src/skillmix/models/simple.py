@@ -138,8 +138,7 @@ class CodeModel(Model):
             yield request, self.answer(request)
 
 
-_FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")
-"""The final period of a text, also before a closing quotation mark."""
+_FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")  # the final period of a text, also before a closing quotation mark
 
 
 class JoinedModel:

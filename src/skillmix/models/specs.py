@@ -73,7 +73,6 @@ def shipped_table(name: str) -> dict[str, dict[str, Any]]:
 PROVIDERS: Final[Mapping[str, Provider]] = {
     name: Provider(name, **facts) for name, facts in shipped_table("providers").items()
 }
-"""The providers of this package."""
 LOCAL_PACKAGES: Final = PROVIDERS["local"].packages
 
 

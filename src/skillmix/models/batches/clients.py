@@ -20,14 +20,11 @@ from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.protocols import AnthropicServer, ChatServer, OpenAIServer
 from skillmix.models.specs import ModelOptions, ModelSpec
 
-_FOUND_BY: Final = "skillmix"
-"""The key of the tag in a batch's metadata."""
-_PAGE: Final = 100
-"""Batches per page of a list."""
+_FOUND_BY: Final = "skillmix"  # the key of the tag in a batch's metadata
+_PAGE: Final = 100  # batches per page of a list
 _LONGEST_LINE: Final = 2**18
 _LONGEST_FILE: Final = 2**31
-_CLOCKS_DIFFER: Final = 48 * 3600.0
-"""Seconds by which a provider's clock may be behind ours."""
+_CLOCKS_DIFFER: Final = 48 * 3600.0  # seconds by which a provider's clock may be behind ours
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _NO_SUCH_PATH: Final = ("HTTP 404", "HTTP 405", "HTTP 501")
 _NOT_OURS: Final = ("HTTP 403", "HTTP 404")

@@ -38,7 +38,6 @@ class BatchDialect:
 
 
 DIALECTS: Final = {name: BatchDialect(name, **facts) for name, facts in shipped_table("batches").items()}
-"""The dialects by name; the row of a provider lists those that it supports."""
 
 
 def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:

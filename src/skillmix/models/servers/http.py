@@ -27,10 +27,8 @@ _UNKNOWN_MODEL = re.compile(
     r"model.{0,80}(?:not found|does not exist|not exist)|unknown model|model_not_found", re.IGNORECASE
 )
 _PASSING: Final = {408, 409, 425, 429}
-_TURNED_AWAY: Final = {503, 529}
-"""Server errors that occur before any work was done; such calls are not billed."""
-_UNSURE: Final = {408, 499}
-"""Client errors after which the server may have done the work and may bill it."""
+_TURNED_AWAY: Final = {503, 529}  # server errors that occur before any work was done; such calls are not billed
+_UNSURE: Final = {408, 499}  # client errors after which the server may have done the work and may bill it
 MAX_REPLY: Final = 2**20
 """The most bytes of a decoded reply, unless the request allows many tokens."""
 MAX_LINE: Final = 2**24

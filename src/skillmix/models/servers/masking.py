@@ -60,4 +60,3 @@ def _without(text: str, forms: list[str]) -> str:
 
 
 MASK: Final = Mask()
-"""The mask of this process."""

@@ -21,14 +21,11 @@ LONGEST_ASKED_WAIT: Final = 600.0
 """The most seconds for which an address receives no calls, even if its server requests a longer wait."""
 _LONGEST_CHECK: Final = 6.0
 """Seconds after which a server that has not listed its models counts as unreachable; a whole probe may take 8 s."""
-_START: Final = 2.0
-"""Seconds for which the first calls wait until all addresses are checked."""
-_QUIET: Final = 60.0
-"""Seconds between two messages about the failures of one address."""
+_START: Final = 2.0  # seconds for which the first calls wait until all addresses are checked
+_QUIET: Final = 60.0  # seconds between two messages about the failures of one address
 _REFUSALS: Final = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404")
 """Problems that may be specific to one server; the request is to blame only if every server reports them."""
-_MOST_REFUSALS: Final = 3
-"""Consecutive calls that an address may reject while another one answers, before it is paused."""
+_MOST_REFUSALS: Final = 3  # consecutive calls that an address may reject while another one answers, before it is paused
 _NO_CONNECTION: Final = "no connection"
 
 

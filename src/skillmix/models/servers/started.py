@@ -36,15 +36,11 @@ if TYPE_CHECKING:
 _CHILD: Final = str(Path(__file__).with_name("server_guard.py"))
 _PROGRAMS: Final = {"vllm": ("vllm", "vllm"), "llamacpp": ("llama-server", "xllamacpp")}
 """The program of each provider, and the package that contains it."""
-_SERVED: Final = "skillmix"
-"""The name of a server's model in requests."""
+_SERVED: Final = "skillmix"  # the name of a server's model in requests
 _CONCURRENCY: Final = {"vllm": 256, "llamacpp": 8}
-_CONTEXT: Final = 4096
-"""Tokens of a prompt and its reply, for each parallel call to llama.cpp."""
-_LONGEST_START: Final = 3600.0
-"""The most seconds that a start may take; weights may have to be downloaded."""
-_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The values that vLLM accepts as the maximum rank of adapters."""
+_CONTEXT: Final = 4096  # tokens of a prompt and its reply, for each parallel call to llama.cpp
+_LONGEST_START: Final = 3600.0  # the most seconds that a start may take; weights may have to be downloaded
+_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM accepts as the maximum rank of adapters
 _QUICKLY_HASHED: Final = 2 << 30
 """The most bytes of weights that a probe hashes to compare them with the weights that an adapter was trained on."""
 
