@@ -328,7 +328,7 @@ def test_listing_and_finding_load_nothing_heavy(cache: Path) -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert "bundled:smollm2-135m: SmolLM2-135M-Instruct, quantized to 4 bits (Q4_1)" in result.stdout
-    assert "fetched at first use (93 MB)" in result.stdout
+    assert "downloaded at first use (93 MB)" in result.stdout
     assert result.stdout.splitlines()[-1] == "[]"
 
 

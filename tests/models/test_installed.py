@@ -227,11 +227,25 @@ def fenced(text: str, start: str) -> str:
     return text.partition(start)[2].partition("```")[0]
 
 
-def test_the_grader_in_python_of_the_page_grades_a_run(install: Install, in_folder: Path) -> None:
+GRADER = """
+from skillmix import Reply, Request, SimpleModel
+
+class WordCount(SimpleModel):
+    is_free = True
+
+    async def answer(self, request: Request) -> Reply:
+        text, criteria, _ = request.messages[-1].content.split("=====")
+        point = 1 if len(text.split()) >= 8 else 0
+        names = [line.strip("- ") for line in criteria.splitlines() if line.strip()]
+        rows = [f"| {name} | {point} |" for name in names]
+        return Reply("\\n".join(["| Criteria | Points Earned |", "|---|---|", *rows]), finish="stop")
+"""
+
+
+def test_a_grader_in_python_grades_a_run(install: Install, in_folder: Path) -> None:
     page = (PAGE.parent / "graders.md").read_text(encoding="utf-8")
-    section = page.partition("## A grader in Python")[2]
-    prompt, source = (fenced(section, f"```{kind}\n") for kind in ("text", "python"))
-    install(source, package="my-grader", entries="lengths = my_grader:WordCount")
+    install(GRADER, package="my-grader", entries="lengths = my_grader:WordCount")
+    prompt = "{answer}\n=====\n{criteria}\n=====\n{skills} {topic} {definitions} {limit}\n"
     prompts = in_folder / "my-prompts"
     prompts.mkdir()
     for name in ("generate-1.txt", "generate-2.txt"):
