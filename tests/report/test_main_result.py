@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 
 from skillmix.experiment.steps import Contrast
+from skillmix.models.lineage import Lineage
+from skillmix.models.lineage_files import DatasetFile
+from skillmix.report.figures.scores import result_figure
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.scores.cells import Cell
 from skillmix.scores.findings import findings, judge_planned
@@ -159,3 +162,39 @@ def test_a_planned_comparison_counts_the_graded_texts_of_evaluations() -> None:
     assert result.headline == "Supported: strong does better than weak"
     assert [n.value for n in result.numbers] == ["75%", "12%", "120"]
     assert result.numbers[-1].label == "texts on 80 combinations of skills and a topic, graded by g"
+
+
+def test_the_figure_of_a_planned_comparison_shows_single_texts_like_its_sentence() -> None:
+    both = ((True,) * 7, (False,) * 7)
+    cells = [
+        replace(cell(name, n, 40), points=(both,) * n + ((both[1],) * 2,) * (40 - n), statuses=(("fine",) * 2,) * 40)
+        for name, n in WINS.items()
+    ]
+    plan = Contrast(student="strong", setting="held-out", k=4, against="weak")
+    planned = judge_planned([plan], [contender("weak"), contender("strong")], {c.key: c for c in cells})
+    report = Report(runs=(FACTS,), cells=tuple(cells), contrasts=tuple(planned))
+
+    (drawing,) = result_figure(report)
+    figure = drawing.draw(report)
+
+    assert report.result.detail.startswith("with 4 skills in one text, strong earns full marks in 38% of its texts and")
+    assert figure is not None and drawing.caption == "Share of texts with full marks, one try; bars are 95% intervals."
+    assert sorted(bars.lines[0].get_xdata()[0] for bars in figure.axes[0].containers) == pytest.approx([0.0625, 0.375])
+
+
+WINS = {"weak": 5, "strong": 30}
+
+
+def test_the_first_screen_says_what_each_student_was_trained_on() -> None:
+    result = result_of(cell("base", 5, 40), cell("control", 30, 40), cell("unknown", 30, 40))
+    own = replace(lineage(1, 2), datasets=("d1",), rows=1000, requests="one")
+    data = DatasetFile(kind="dataset", name="any", hash="d1", k=[1, 2], combinations=[])
+
+    def sentence(lineages: dict[str, Lineage]) -> str:
+        keyed = {("r", name): known for name, known in lineages.items()}
+        return replace(result, students=(("r", "control"), ("r", "base"))).with_training(keyed, [data]).training
+
+    about = "1,000 conversations, k = 1, 2, each request names only one skill"
+    assert sentence({"control": own}) == f"control was trained on the data set any ({about}); base was not tuned."
+    assert sentence({"control": replace(own, datasets=("gone",))}).startswith(f"control was trained on {about}; ")
+    assert sentence({}) == ""

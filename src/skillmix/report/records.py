@@ -251,8 +251,10 @@ class Report:
     def result(self) -> MainResult:
         """Return the first screen; its sentence is the same as in the terminal."""
         if self.contrasts:
-            return contrast_result(self.contrasts, self.cells)
-        return main_result(self.cells, self.findings)
+            result = contrast_result(self.contrasts, self.cells)
+        else:
+            result = main_result(self.cells, self.findings)
+        return result.with_training(self.lineages, (data for _, data in self.datasets))
 
     def compared(self, run: str, first: str, second: str) -> list[PairRow]:
         """Return the comparison of two students of a run, by grader, setting and k."""

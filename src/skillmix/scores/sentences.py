@@ -7,18 +7,20 @@ comparisons is the main result. A report about one student states how often the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from skillmix.experiment.step_base import label_parts
 from skillmix.files import read_yaml
 from skillmix.grading.points import FULL_MARKS
-from skillmix.models.lineage import short_name
+from skillmix.models.lineage import Lineage, short_name
+from skillmix.models.lineage_files import DatasetFile
 from skillmix.render import (
     in_percent,
     in_words,
+    listed,
     plural,
     points_interval,
     share,
@@ -30,6 +32,7 @@ from skillmix.runs.run import Run, opened
 from skillmix.scores.cells import WRITTEN, Cell, CellKey, Cells, CellScore, largest_cells
 from skillmix.scores.comparisons import SMALLEST_GAIN, Change, Judged, before_and_after, explanations, format_effect
 from skillmix.scores.findings import Claim, Finding, JudgedContrast, findings, judged_contrasts
+from skillmix.scores.lineages import run_datasets
 from skillmix.scores.scoring import comparable_in, lineages_in, partition_notes, score_run, unnamed_notes
 
 _CLAIMS: Final[Any] = read_yaml(Path(__file__).with_name("claims.yaml"))
@@ -205,6 +208,33 @@ class MainResult:
     k: int | None = None
     example: tuple[str, ...] = ()
     """Lines with one text from each student on the same combination."""
+    training: str = ""
+    """The training data of each student; empty if no student was tuned."""
+    is_one_try: bool = False
+    """Whether the rates count single texts instead of the best text of each combination."""
+
+    def with_training(
+        self, lineages: Mapping[tuple[str, str], Lineage], datasets: Iterable[DatasetFile]
+    ) -> "MainResult":
+        """Add a sentence about the training data of each student; `lineages` are by run and student."""
+        names = {data.hash: data.name for data in datasets}
+        clauses = []
+        for run, student in dict.fromkeys(self.students):
+            own = lineages.get((run, student))
+            if own is None:
+                clauses.append(f"{student} was not tuned")
+                continue
+            data = [name for address in own.datasets if (name := names.get(address))]
+            facts = [] if own.rows is None else [plural(own.rows, "conversation")]
+            facts += [
+                f"k = {_listed(own.k)}",
+                *(["each request names only one skill"] if own.requests == "one" else []),
+            ]
+            about = ", ".join(facts)
+            source = f"the data set{'s' * (len(data) > 1)} {listed(data)} ({about})" if data else about
+            clauses.append(f"{student} was trained on {source}")
+        is_tuned = any(key in lineages for key in self.students)
+        return replace(self, training=f"{'; '.join(clauses)}." if is_tuned else "")
 
     @property
     def sentence(self) -> str:
@@ -382,7 +412,8 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
     condition = [f"Condition: {plan.condition}"] if plan.condition else []
     others = [f"{c.title}: {c.words}" for c in contrasts[1:]]
     evidence = [f"Setting {plan.setting}, grader {first.grader}, one try, {units}.", *condition]
-    evidence += [f"Planned next, each found only if all before it are: {'; '.join(others)}."] if others else []
+    next_ones = "Further planned comparisons, each valid only if all earlier ones found a difference"
+    evidence += [f"{next_ones}: {'; '.join(others)}."] if others else []
     return MainResult(
         headline=headline,
         detail=detail,
@@ -399,6 +430,7 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
         setting=first.keys[0].setting,
         k=plan.k,
         example=first.example,
+        is_one_try=True,
     )
 
 
@@ -451,12 +483,15 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     run = opened(run)
     scored = score_run(run, rules, by_sets=by_sets)
     cells = largest_cells(scored.cells)
-    notes = [*unnamed_notes(scored.rows), *partition_notes(run, lineages_in(run, cells), cells.values())]
+    lineages = lineages_in(run, cells)
+    notes = [*unnamed_notes(scored.rows), *partition_notes(run, lineages, cells.values())]
     students = comparable_in(run, cells)
     found = findings(students, cells)
     planned = judged_contrasts([run], students, cells)
     main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
-    result = [main.sentence, main.evidence, *main.example] if found or planned else []
+    main = main.with_training({(run.name, name): own for name, own in lineages.items()}, run_datasets(run))
+    lines = [main.sentence, main.training, main.evidence, *main.example] if found or planned else []
+    result = [line for line in lines if line]
     first = [] if run.has_outcomes else format_warnings(list(cells.values()))
     return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
 

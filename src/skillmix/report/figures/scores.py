@@ -22,9 +22,9 @@ from skillmix.report.figures.style import (
     share_axis,
 )
 from skillmix.report.records import Report, StudentKey
-from skillmix.report.registry import Drawing, drawing_of
+from skillmix.report.registry import Drawing, Estimate, drawing_of
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
-from skillmix.scores.cells import Cell
+from skillmix.scores.cells import Cell, Score
 from skillmix.scores.safety import TOPICS, OutcomeCell
 from skillmix.scores.skills import cell_independence, saturation
 
@@ -32,9 +32,20 @@ _Lines = list[tuple[int, StudentKey, list[Cell]]]
 """For each student, its index, its key, and its scored cells by k."""
 
 
-def result_figure(report: Report) -> Figure | None:
+def result_figure(report: Report) -> Iterator[Drawing]:
+    """Draw full marks as in the sentence of the main result: of single texts, or of the best texts."""
+    best = "combinations on which the best of a student's texts earns full marks"
+    yield drawing_of("result", _result, what="texts with full marks, one try" if report.result.is_one_try else best)
+
+
+def _result(report: Report) -> Figure | None:
     """Draw a line against k for each student or, if there is only one k, a point for each student."""
     result = report.result
+
+    def shown_score(cell: Cell) -> Score | Estimate:
+        score = cell.scores[FULL_MARKS]
+        return Estimate(score.one_try, score.one_try_low, score.one_try_high) if result.is_one_try else score
+
     # Show all students of the result's run or, if colors would repeat, only the students in the sentence.
     students = [key for key in report.students if key[0] == result.students[0][0]] if result.students else []
     shown = students if len(students) <= len(COLOURS) else result.students
@@ -52,7 +63,7 @@ def result_figure(report: Report) -> Figure | None:
     if len(ks) > 1:
         for number, (index, key, cells) in enumerate(lines):
             shift = 0.05 * (number - (len(lines) - 1) / 2)
-            scores = [c.scores[FULL_MARKS] for c in cells]
+            scores = [shown_score(c) for c in cells]
             score_line(axes, index, [c.key.k + shift for c in cells], scores, label=clipped(report.label(*key)))
         axes.set_xlabel("k, skills in one text")
         axes.set_xticks(ks)
@@ -60,14 +71,15 @@ def result_figure(report: Report) -> Figure | None:
         share_axis(axes, "full marks")
     else:
         for y, (index, _, cells) in enumerate(reversed(lines)):
-            score = cells[0].scores[FULL_MARKS]
+            score = shown_score(cells[0])
             looks: dict[str, Any] = {"color": colour(index), "marker": marker(index), "ms": 7}
             axes.errorbar([score.value or 0.0], [y], xerr=error_bars([score]), capsize=3, elinewidth=1.4, **looks)
         rows_by_name(axes, [clipped(report.label(*key)) for _, key, _ in reversed(lines)])
         axes.set_xlim(-0.03, 1.03)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".50", ".75", "1"])
         axes.set_xlabel(f"full marks, k = {ks[0]}")
-    axes.set_title(f"Full marks, setting {result.setting}, grader {result.grader}", fontsize=10)
+    one_try = "one try, " if result.is_one_try else ""
+    axes.set_title(f"Full marks, {one_try}setting {result.setting}, grader {result.grader}", fontsize=10)
     return figure
 
 
