@@ -232,7 +232,8 @@ class MainResult:
             ]
             about = ", ".join(facts)
             source = f"the data set{'s' * (len(data) > 1)} {listed(data)} ({about})" if data else about
-            clauses.append(f"{student} was trained on {source}")
+            verb = "" if clauses and clauses[-1].endswith(")") else "was trained "
+            clauses.append(f"{student} {verb}on {source}")
         is_tuned = any(key in lineages for key in self.students)
         return replace(self, training=f"{'; '.join(clauses)}." if is_tuned else "")
 
