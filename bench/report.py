@@ -99,8 +99,8 @@ def make_run(folder: Path, texts: int, votes: int) -> Run:
     """A run with that many texts, graded by votes or by code."""
     experiment, catalog = experiment_for(texts, votes), load_catalog("paper" if votes else "verifiable")
     run = Run(folder)
-    run.continue_with(experiment, catalog)
     with run.write() as journal:
+        run.continue_with(experiment, catalog)
         for cell in cells_of(experiment, catalog):
             journal.add_combinations(cell.combinations)
         journal.record_all(calls_of(experiment, catalog, load_prompts("standard")))

@@ -64,8 +64,8 @@ def make_run(folder: Path, gradings: int) -> None:
     for k in range(1, 6):
         drawn += draw_combinations(Draw(catalog.pool("all"), "all", k, 0), each)
     run = Run(folder)
-    run.begin_import({"name": "bench", "catalog": "paper"})
     with run.write() as journal:
+        run.begin_import({"name": "bench", "catalog": "paper"})
         journal.add_combinations(drawn)
         journal.record_all(calls(drawn, rng))
 

@@ -1,7 +1,7 @@
 """Runs that earlier code kept in its own way open with the scores, exports and status they had then.
 
 `tests/fixtures/old_runs` has a packed folder for each: `run.yaml`, `runs/NAME` and what the experiment needs. Beside it
-is what commands said about the run when it was made. `tools/old_runs.py` made both.
+is what commands said about the run when it was made. `git show f7dd9aba:tools/old_runs.py` shows how both were made.
 """
 
 import hashlib
