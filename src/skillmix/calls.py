@@ -198,9 +198,10 @@ class Reply:
         object.__setattr__(self, "text", clean_text(self.text))
         if self.finish is not None:
             object.__setattr__(self, "finish", clean_text(self.finish))
-        for name in ("input_tokens", "output_tokens"):
-            if not is_count(getattr(self, name)):
-                object.__setattr__(self, name, None)
+        if not is_count(self.input_tokens):
+            object.__setattr__(self, "input_tokens", None)
+        if not is_count(self.output_tokens):
+            object.__setattr__(self, "output_tokens", None)
 
     def with_cost(self, cost_usd: float) -> "Reply":
         """Return the same reply with its cost."""

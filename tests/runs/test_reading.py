@@ -211,16 +211,17 @@ def test_records_and_decisions_agree(run: Run, rules: str) -> None:
 
     with Decisions(run, rules=rules) as chosen:
         by_decisions = {
-            (*found.key, name): decision
-            for found, decisions in chosen.every()
-            for name, decision in zip(chosen.names, decisions, strict=False)
+            (*found.key, name): (ballot, earned)
+            for found, ballots, earned_by in chosen.every()
+            for name, ballot, earned in zip(chosen.names, ballots, earned_by, strict=bool(ballots))
         }
 
     assert by_records.keys() <= by_decisions.keys()
     assert {key[:3] for key in by_decisions} == {text.conversation for text in run_records(run).texts}
     for key, (earned, status, votes) in by_records.items():
-        decision = by_decisions[key]
-        assert (decision.earned, decision.status, json.loads(decision.votes)) == (earned, status, votes), key
+        ballot, decided = by_decisions[key]
+        readings = [list(reading.points) if reading and reading.points else None for reading in ballot.readings]
+        assert (decided, ballot.text.answer.status, readings) == (earned, status, votes), key
 
 
 def expected(records: RunRecords, rules: str) -> dict[tuple[str, str, int, str], tuple[object, ...]]:

@@ -1,5 +1,6 @@
 """Collect kept texts from graded conversations, and write a data set's folder from kept texts."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -48,12 +49,12 @@ def kind_of(one: DecidedConversation) -> str:
 
     A conversation can be trained on if it has replies to both of its turns, or to its only turn.
     """
-    if not one.is_over:
+    if not one.ballots:
         return "unfinished"
-    if one.is_ungraded:
-        return "undecided"
-    if not one.is_kept:
+    if 0 in one.earned:
         return "less"
+    if None in one.earned:
+        return "undecided"
     turns = [turn_of(call) for call in one.conversation.turns if isinstance(call.outcome, Reply)]
     return "full" if turns in ([ONLY_TURN], [*range(1, TURNS + 1)]) else "no turns"
 
@@ -73,14 +74,14 @@ def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str]
         combination=combination,
         generation=conversation.key[2],
         answer_span=span_of(answer_of(replies[-1], last.origin, turn_of(last)).text, replies[-1]),
-        text_id=decided.decisions[0].text,
+        text_id=conversation.text.id,
         replies=replies,
         first_status=answer_of(replies[0], first.origin, turn_of(first)).status,
         model=intern(last.model),
         requests=tuple([call.request_hash for call in turns]),
         written_with=prompts.get(conversation.key[0], "unknown prompts"),
         graders=graders,
-        votes=tuple([intern(decision.votes) for decision in decided.decisions]),
+        votes=tuple([intern(json.dumps([r.points if r else None for r in b.readings])) for b in decided.ballots]),
     )
 
 

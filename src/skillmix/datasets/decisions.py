@@ -1,11 +1,10 @@
 """The decisions behind data sets: which conversations in a run have full marks, and from which graders."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from skillmix.grading.points import text_score
+from skillmix.grading.points import FULL_MARKS, Ballot, text_score
 from skillmix.runs.run import Run
 from skillmix.runs.texts import (
     WrittenConversation,
@@ -17,40 +16,13 @@ from skillmix.runs.texts import (
 from skillmix.runs.verdicts import ballot_of
 
 
-class Decision(NamedTuple):
-    """A grader's decision on a text."""
-
-    earned: int | None
-    """1 for full marks, 0 for less, None if undecided."""
-    text: str
-    """The text's id."""
-    status: str
-    votes: str
-    """The points from each round, as JSON."""
-
-
 class DecidedConversation(NamedTuple):
-    """A conversation with each grader's decision, in the order of the graders."""
+    """A conversation with a ballot and a decision of each grader, which are empty while the conversation is unfinished."""
 
     conversation: WrittenConversation
-    decisions: tuple[Decision, ...]
-    """The graders' decisions; empty if the conversation is unfinished."""
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the student has written the text or will never write it."""
-        return bool(self.decisions)
-
-    @property
-    def is_ungraded(self) -> bool:
-        """Return whether full marks are undecided, because no grader withholds them but not all graders give them."""
-        earned = [decision.earned for decision in self.decisions]
-        return bool(earned) and 0 not in earned and None in earned
-
-    @property
-    def is_kept(self) -> bool:
-        """Return whether every grader gives full marks."""
-        return bool(self.decisions) and all(decision.earned == 1 for decision in self.decisions)
+    ballots: tuple[Ballot, ...] = ()
+    earned: tuple[float | None, ...] = ()
+    """For each grader, 1 for full marks, 0 for less, None if undecided."""
 
 
 class Decisions(AbstractContextManager["Decisions"]):
@@ -98,12 +70,11 @@ class Decisions(AbstractContextManager["Decisions"]):
 
         graded = graded_conversations(self._run, self._journal, over(), student=student)
         for one in judged_conversations(self._run, graded, self._code, workers=workers):
-            text, votes, address = one.text, votes_by_grader(one), one.text.id
-            decisions = []
-            for grader in self._graders:
-                ballot = ballot_of(text, grader, votes.get(grader.name, {}), one.judged if grader.has_code else None)
-                earned = text_score(ballot.points(self.rules, self._run.phrases), "full_marks")
-                points = json.dumps([reading.points if reading else None for reading in ballot.readings])
-                decisions.append(Decision(None if earned is None else int(earned), address, text.answer.status, points))
-            yield DecidedConversation(WrittenConversation(text.conversation, one.turns, text), tuple(decisions))
-        yield from (DecidedConversation(one, ()) for one in unfinished)
+            text, votes = one.text, votes_by_grader(one)
+            ballots = tuple(
+                [ballot_of(text, g, votes.get(g.name, {}), one.judged if g.has_code else None) for g in self._graders]
+            )
+            points = [ballot.points(self.rules, self._run.phrases) for ballot in ballots]
+            earned = tuple([text_score(own, FULL_MARKS) for own in points])
+            yield DecidedConversation(WrittenConversation(text.conversation, one.turns, text), ballots, earned)
+        yield from map(DecidedConversation, unfinished)

@@ -233,7 +233,7 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[Ke
         for one in decisions.every(students=wanted.students):
             kind = kind_of(one)
             kinds[kind] += 1
-            decided.update(name for name, d in zip(names, one.decisions, strict=False) if d.earned is not None)
+            decided.update(name for name, earned in zip(names, one.earned, strict=False) if earned is not None)
             if kind == "full":
                 kept.append(kept_text(one, own_name, prompts, names))
     total = kinds.total()

@@ -114,8 +114,7 @@ def preference_rows(
                 own = one.conversation.text
                 if own is None or own.combination.id not in chosen_of or not own.answer.text:
                     continue
-                is_rejected = any(decision.earned == 0 for decision in one.decisions)
-                if is_rejected and (plan.shown == "count" or plan.shown_rule.leak_in(own.answer.text) is None):
+                if 0 in one.earned and (plan.shown == "count" or plan.shown_rule.leak_in(own.answer.text) is None):
                     rejected_of[own.combination.id].append((name, own))
     for id_, texts in chosen_of.items():
         combination, left, pairs, alone = texts[0].combination, rejected_of[id_], [], []

@@ -19,7 +19,7 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS, Ballot, StudentText, text_score, woven_full_marks
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.texts import grade_key, graded_conversations, in_blocks, reasons_for, texts_with_ballots, verdict_on
+from skillmix.runs.texts import grade_key, graded_conversations, reasons_for, texts_with_ballots, verdict_on
 from skillmix.scores.text_rows import TextFacts, TextFactsReader
 
 What = Literal["texts", "votes", "calls"]
@@ -160,7 +160,7 @@ def vote_rows(run: Run) -> Iterator[Row]:
     """Yield one row for each grading call, with its reply and the points read from the reply."""
     reader, name = TextFactsReader(run, run.rules()), run.name
     with run.read() as journal:
-        for text, calls, readings, *_ in in_blocks(graded_conversations(run, journal)):
+        for text, calls, readings, *_ in graded_conversations(run, journal):
             shared = _about(name, text, reader.facts(text))
             for call, reading in zip(calls, readings, strict=True):
                 key = grade_key(call)

@@ -48,7 +48,8 @@ def without_thought(reply: str) -> str | None:
     ('Answer: x', 'Answer: x')
     >>> without_thought("<think>Answer: perhaps y")
     """
-    if not any(sign in reply for sign in _SIGNS):
+    has_tag = "<" in reply or "[" in reply or "◁" in reply or "assistantfinal" in reply or reply.startswith("analysis")
+    if not (has_tag and any(sign in reply for sign in _SIGNS)):
         return reply
     said: list[str] = []
     is_thought, start = False, 0
@@ -252,10 +253,10 @@ RULES: Final = {
 
 # A reply can be one character repeated 40,000 times. Each search enters a sequence of characters only at its start and
 # never backtracks ("*+"), because it would otherwise take quadratic time.
-_ANSWER = re.compile(
-    r"Answer[*_]*+:[*_]*+|^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE
-)
-_EXPLANATION = re.compile(r"(?:(?<![*_])[*_]++|(?<!\#)\#++ *+)?Explanation")
+_ANSWER = re.compile(r"Answer[*_]*+:[*_]*+")
+_ENDS_LINE = re.compile(r"Answer[*_]*+[ \t]*+$", re.MULTILINE)
+_ANSWER_HEADING = re.compile(r"^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE)
+"""Searched only if `_ENDS_LINE` is found, because a pattern that begins with a fixed letter is found much faster."""
 # The words before "Explanation" on its line are not part of the answer, as in "2. Explanation".
 _LABEL_ON_LAST_LINE = re.compile(
     r"\n[ \t]*+[*_#>-]*+(?:(?<=_)[.)]|[ \t]*+(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]++[ \t]*+){1,2})?)[*_#]*+[ \t]*+\Z"
@@ -273,14 +274,16 @@ def extract_answer(reply: str) -> Answer:
     text = without_thought(reply)
     if text is None:
         return Answer("", CUT_IN_THOUGHT)
-    markers = list(_ANSWER.finditer(text)) if "Answer" in text else []
-    if markers:
-        text = text[markers[-1].end() :]
-    explanation = _EXPLANATION.search(text) if "Explanation" in text else None
-    if explanation is not None:
-        text = text[: explanation.start()]
-        text = _LABEL_ON_LAST_LINE.sub("", text) if "\n" in text else text
-    if markers:
+    ends = [marker.end() for marker in _ANSWER.finditer(text)]
+    if _ENDS_LINE.search(text):
+        ends += [marker.end() for marker in _ANSWER_HEADING.finditer(text)]
+    text, explanation, _ = text[max(ends, default=0) :].partition("Explanation")
+    if explanation:
+        unmarked = text.rstrip("*_")
+        if unmarked == text and text.rstrip(" ").endswith("#"):
+            unmarked = text.rstrip(" ").rstrip("#")
+        text = _LABEL_ON_LAST_LINE.sub("", unmarked) if "\n" in unmarked else unmarked
+    if ends:
         return plain_answer(text)
     answer = plain_answer(text)
     return answer if answer.status == "empty" else Answer(answer.text, "no marker")

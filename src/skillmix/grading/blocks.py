@@ -76,7 +76,6 @@ def pair_label(label: str) -> str:
     return label_forms(label).plain[-1]
 
 
-@lru_cache(maxsize=1024)  # the replies about one text are read one after the other
 def quotable(text: str | None, rubric: Rubric) -> Quotable:
     """Collect the parts of a student's text that a grader's reply could repeat; almost all texts have none."""
     if not text:
@@ -84,6 +83,11 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     has_sign = has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text))
     if not has_sign and not (_ANY_DELIMITER.search(text) and _VALUE_WORD.search(text)):
         return NOTHING_TO_QUOTE
+    return _quotable(text, rubric)
+
+
+@lru_cache(maxsize=1024)  # the replies about one text are read one after the other
+def _quotable(text: str, rubric: Rubric) -> Quotable:
     text = with_json_as_tables(text)
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
     pairs = _pairs(text, rubric)

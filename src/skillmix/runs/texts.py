@@ -14,10 +14,10 @@ from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +60,8 @@ from skillmix.runs.verdicts import (
     votes_of,
 )
 
-_Item = TypeVar("_Item")
-_AT_ONCE: Final = 1_000
-"""The number of conversations whose combinations are read together, and the block size of `in_blocks`."""
+_AT_ONCE: Final = 100
+"""The number of conversations whose combinations are read together; more of them no longer fit into a core's cache."""
 ConversationKey = tuple[str, str, int]
 """Student, combination and generation."""
 
@@ -90,15 +89,21 @@ class GradedConversation(NamedTuple):
 
 
 def written_conversations(
-    run: Run, journal: JournalReader, *, student: str | None = None, with_uncounted: bool = False
+    run: Run,
+    journal: JournalReader,
+    *,
+    student: str | None = None,
+    with_uncounted: bool = False,
+    with_drafts: bool = True,
 ) -> Iterator[WrittenConversation]:
     """Yield the student's part of every conversation, or of the conversations of one `student`, in key order.
 
     Conversations that a dataset step in an earlier version prefetched but never counted are omitted by default.
+    Without drafts, replies that another turn follows are not read.
     """
     turns = run.turns
     untried = frozenset() if with_uncounted else journal.uncounted()
-    source = _by_conversation(journal.calls("generate", student=student))
+    source = _by_conversation(journal.calls("generate", student=student, with_drafts=with_drafts or turns is None))
     while block := list(islice(source, _AT_ONCE)):
         combinations = journal.combinations_of({key[1] for key, _ in block}, is_complete=False)
         for key, calls in block:
@@ -114,7 +119,7 @@ def graded_conversations(
     student: str | None = None,
     is_read: bool = True,
 ) -> Iterator[GradedConversation]:
-    """Yield all finished conversations of a run, or some of them, each with the gradings that count.
+    """Yield all finished conversations of a run without drafts, or the given ones, each with the gradings that count.
 
     Gradings of another text, such as one from an older extraction, are omitted. Without `is_read`, grades are
     not parsed.
@@ -122,7 +127,7 @@ def graded_conversations(
     graders = run.known_graders
     groups = _by_conversation(journal.calls("grade", student=student))
     group = next(groups, None)
-    for key, turns, text in written_conversations(run, journal) if written is None else written:
+    for key, turns, text in written_conversations(run, journal, with_drafts=False) if written is None else written:
         if text is None:
             continue
         while group is not None and group[0] < key:
@@ -160,17 +165,6 @@ def turn_of(call: Call) -> int:
     """Return the number of a student's turn."""
     assert isinstance(call.key, GenerateKey)  # a conversation's turns contain only students' calls
     return call.key.turn
-
-
-def in_blocks(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield the same items, but read a whole block of items before the first is used.
-
-    Reading a thousand texts and then using them takes a fifth less time than reading and using one text at a time,
-    because the processor repeats the same kind of work for a while.
-    """
-    source = iter(items)
-    while block := list(islice(source, _AT_ONCE)):
-        yield from block
 
 
 def _text_of(
@@ -262,7 +256,8 @@ def texts_with_ballots(
     if combinations is not None:
         journal.limit_calls(combinations)
     source = judged_conversations(run, graded_conversations(run, journal), code, with_words=with_words)
-    yield from in_blocks(TextWithBallots(conversation, ballots_on(conversation)) for conversation in source)
+    for conversation in source:
+        yield TextWithBallots(conversation, ballots_on(conversation))
 
 
 _BallotsOn = Callable[[GradedConversation], tuple[Sequence[Ballot], ...]]
@@ -510,13 +505,13 @@ def number_of(combination: str) -> int:
     return int(combination, 16)
 
 
-@dataclass
 class TableBuilder:
     """Builds a table from texts in the order of their keys."""
 
-    run: Run
-    _grades: dict[TextGrade, int] = field(default_factory=dict)
-    _students: "dict[str, tuple[array[int], array[int], dict[str, array[int]]]]" = field(default_factory=dict)
+    def __init__(self, run: Run) -> None:
+        self._rules = run.rules()
+        self._grades: dict[TextGrade, int] = {}
+        self._students: dict[str, tuple[array[int], array[int], dict[str, array[int]]]] = {}
 
     def add(self, text: StudentText, decided: Iterable[tuple[Ballot, Points]]) -> None:
         """Add a text and its ballots with their points."""
@@ -524,7 +519,7 @@ class TableBuilder:
         count = len(ids)
         ids.append(number_of(text.combination.id))
         generations.append(text.generation)
-        is_lost = earns_nothing(text.answer, self.run.rules())
+        is_lost = earns_nothing(text.answer, self._rules)
         for ballot, points in decided:
             if not is_human(ballot.grader):
                 grade = TextGrade(
