@@ -22,7 +22,7 @@ from skillmix.checkers.topics import on_topic, topic_words
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.leakage import NameFinder
 from skillmix.grading.answers import count_sentences, extract_answer, names_skill
-from skillmix.grading.blocks import quotable
+from skillmix.grading.blocks import _quotable
 from skillmix.grading.labels import label_words, text_words
 from skillmix.grading.reader import read_grades
 from skillmix.grading.tables import read_leading_value, read_value
@@ -118,7 +118,7 @@ TOPIC: Final = topic_words("Sewing", ["needle"], ["thread"])
 
 def read_afresh(reply: str, text: str | None = None) -> object:
     """A reading that no cache of an earlier one shortens."""
-    for cached in (fold_name, read_value, label_forms, quotable, label_words, text_words):
+    for cached in (fold_name, read_value, label_forms, _quotable, label_words, text_words):
         cached.cache_clear()
     return read_grades(rubric_of(["metaphor", f"red herring {len(reply)}"], "Sewing"), reply, text=text)
 

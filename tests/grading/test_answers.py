@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +115,10 @@ def test_naming_a_skill(text: str, skill: str, substring: bool, word: bool) -> N
     assert names_skill(text, skill, "word") is word
 
 
+ANSWER = re.compile(
+    r"Answer[*_]*+:[*_]*+|^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE
+)
+EXPLANATION = re.compile(r"(?:(?<![*_])[*_]++|(?<!\#)\#++ *+)?Explanation")
 PIECES = st.lists(
     st.sampled_from(["Answer", ":", " ", "**", "_", "#", "## ", "\n", "Explanation", "2. ", "Brief ", "words ", "x"]),
     max_size=12,
@@ -121,12 +127,12 @@ PIECES = st.lists(
 
 @settings(max_examples=500)
 @given(PIECES, st.booleans())
-def test_replies_in_the_plain_form_are_read_like_all_others(reply: str, is_plain: bool) -> None:
+def test_faster_searches_find_the_markers_of_one_expression(reply: str, is_plain: bool) -> None:
     reply = f"Answer: {reply}" if is_plain else reply
 
-    markers = list(answers._ANSWER.finditer(reply))
+    markers = list(ANSWER.finditer(reply))
     text = reply[markers[-1].end() :] if markers else reply
-    explanation = answers._EXPLANATION.search(text)
+    explanation = EXPLANATION.search(text)
     if explanation:
         text = answers._LABEL_ON_LAST_LINE.sub("", text[: explanation.start()])
 

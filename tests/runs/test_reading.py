@@ -199,7 +199,7 @@ def raw_votes(run: Run, conversation: GradedConversation) -> dict[str, list[Read
 def test_calls_out_of_order_are_an_error_and_no_lost_votes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = imported(in_folder)
     in_order = JournalReader.calls
-    monkeypatch.setattr(JournalReader, "calls", lambda self, stage, student: reversed(list(in_order(self, stage))))
+    monkeypatch.setattr(JournalReader, "calls", lambda self, stage, **_: reversed(list(in_order(self, stage))))
 
     with pytest.raises(UserError, match="out of order"):
         run_records(run)

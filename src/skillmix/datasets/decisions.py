@@ -17,7 +17,7 @@ from skillmix.runs.verdicts import ballot_of
 
 
 class DecidedConversation(NamedTuple):
-    """A conversation with a ballot and a decision of each grader, which are empty while the conversation is unfinished."""
+    """A conversation with each grader's ballot and decision, which are empty while the conversation is unfinished."""
 
     conversation: WrittenConversation
     ballots: tuple[Ballot, ...] = ()
