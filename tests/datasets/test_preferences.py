@@ -129,7 +129,7 @@ def test_trl_takes_the_pairs_as_conversations(run: Path, tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pairs.yaml", "--preferences", "x.jsonl"], "--preferences needs the texts of runs."),
+        (["pairs.yaml", "--preferences", "x.jsonl"], "--preferences and --output cannot be used with"),
         (["pairs", "--preferences", "x.csv"], "x.csv is neither .jsonl nor .parquet."),
         (["pairs", "--preferences", "pairs.yaml"], "pairs.yaml is neither .jsonl nor .parquet."),
     ],
