@@ -1,4 +1,4 @@
-"""Made corpora: passages that show known skills, as the scripted grader sees them."""
+"""Synthetic corpora: passages that show known skills to the scripted grader."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ FILLER = ("plain", "words", "without", "meaning", "follow", "one", "another", "u
 
 
 def passage(number: int, shown: Sequence[str] = ()) -> str:
-    """A passage of its own, of about 25 words, with the code words of the skills it shows."""
+    """Return a unique passage of about 25 words with the code words of the skills it shows."""
     filler = random.Random(number).choices(FILLER, k=12)
     return (
         f"Text number {number} begins {' '.join(filler)} end. It has {' '.join(map(code, shown))} inside and is over."
@@ -20,7 +20,7 @@ def passage(number: int, shown: Sequence[str] = ()) -> str:
 
 
 def made_texts(shares: Mapping[str, float], *, size: int) -> tuple[list[str], dict[str, float]]:
-    """Texts that show each skill with about its share, independently, and the shares that they have in truth."""
+    """Return texts that show skills independently with about these shares, and the actual shares."""
     chance = random.Random(7)
     shown = [[skill for skill, share in shares.items() if chance.random() < share] for _ in range(size)]
     truth = {skill: sum(skill in one for one in shown) / size for skill in shares}
@@ -28,7 +28,7 @@ def made_texts(shares: Mapping[str, float], *, size: int) -> tuple[list[str], di
 
 
 def write_jsonl(file: Path, texts: Sequence[str], *, field: str = "text") -> Path:
-    """A file of JSON Lines, packed if its name ends in .gz."""
+    """Write a file of JSON Lines, compressed if its name ends in .gz."""
     content = "".join(json.dumps({field: text}) + "\n" for text in texts).encode()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
@@ -36,7 +36,7 @@ def write_jsonl(file: Path, texts: Sequence[str], *, field: str = "text") -> Pat
 
 
 def write_catalog(folder: Path, skills: Sequence[str]) -> Path:
-    """A catalog of these skills."""
+    """Write a catalog of these skills."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"name": s, "category": "all", "definition": f"What {s} is.", "example": f"See {s}."} for s in skills]
     sides = {"train": {"skills": list(skills[:-1])}, "held-out": {"skills": [skills[-1]]}}

@@ -1,4 +1,4 @@
-"""Counting skills in a corpus, end to end: known shares come back, and a killed count ends like any other."""
+"""Measuring skill frequencies end to end: known shares are recovered, and a killed run can be resumed."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_known_shares_of_a_made_corpus_are_recovered_within_their_intervals(made
         assert (exact["skill a"], exact["skill h"]) == (0, 1)
 
     assert len(held) == 5 * len(SHARES)
-    assert sum(held) >= 36  # 95 % intervals: 38 of 40 are expected, fewer than 36 in 4 % of such tests
+    assert sum(held) >= 36  # 95% intervals: 38 of 40 are expected, fewer than 36 in 4% of such tests
 
 
 def test_a_sample_of_the_whole_corpus_counts_it_exactly(made: dict[str, float]) -> None:
@@ -233,7 +233,7 @@ def journaled(run: str) -> set[str]:
         return {str(call.key) for call in journal.calls("grade")}
 
 
-def test_a_killed_count_goes_on_and_writes_the_same_files_to_the_byte(made: dict[str, float], in_folder: Path) -> None:
+def test_a_killed_count_resumes_and_writes_identical_files(made: dict[str, float], in_folder: Path) -> None:
     first = child("first.log", "killed", seconds=0.02)
     deadline = time.monotonic() + 60
     log = in_folder / "first.log"
@@ -330,7 +330,7 @@ def test_an_experiment_leaves_out_the_counted_skills_and_notices_another_list(
 
     drawn = {skill for cell in ran.cells for combination in cell.combinations for skill in combination.skills}
     assert drawn and not drawn & common
-    assert set(ran.experiment.exclude) == common  # the run keeps the names, not the path
+    assert set(ran.experiment.exclude) == common  # the run stores the names, not the path
 
     count_skills(wanted(n=400, threshold=0.2, run="other"))
     changed = experiment(exclude=["file:runs/other/exclude.yaml"])

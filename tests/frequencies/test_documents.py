@@ -1,4 +1,4 @@
-"""Reading a corpus that anybody wrote: what can be used is used, the rest is counted or refused, all at once."""
+"""Reading an untrusted corpus: unusable parts are counted, and unusable files are reported in one error."""
 
 import gzip
 import json
@@ -171,10 +171,10 @@ def test_a_line_without_end_is_cut_and_not_held_whole(tmp_path: Path, monkeypatc
 
 @pytest.fixture
 def broken_archives(tmp_path: Path) -> Path:
-    """A folder with a text file whose archive is cut, one with a wrong checksum, and one that breaks late."""
+    """A folder with a truncated archive, one with a wrong checksum, and one that is damaged near its end."""
     folder = tmp_path / "corpus"
     folder.mkdir()
-    packed = gzip.compress(b"".join(b"Line %d of a text.\n" % n for n in range(2000)))  # more than a first buffer
+    packed = gzip.compress(b"".join(b"Line %d of a text.\n" % n for n in range(2000)))  # larger than one read buffer
     (folder / "cut.txt.gz").write_bytes(packed[:-12])
     (folder / "sum.txt.gz").write_bytes(packed[:-8] + b"\0\0\0\0" + packed[-4:])
     late = gzip.compress(b"".join(b"Line %d of a text that is much longer.\n\n" % n for n in range(20_000)))
@@ -254,7 +254,7 @@ def test_a_link_that_is_named_itself_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_read_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without asking for real permissions, which do not bind the user root."""
+    """Raise the error directly, because file permissions do not restrict the user root."""
     (tmp_path / "a.txt").write_text("Open.", encoding="utf-8")
     (tmp_path / "closed").mkdir()
     real = os.scandir

@@ -1,4 +1,4 @@
-"""Cutting and drawing passages: the sample depends on the texts alone."""
+"""Dividing documents into passages and drawing them: the sample depends only on the texts."""
 
 import io
 import random
@@ -25,7 +25,7 @@ def sampled(texts: list[str], *, n: int, seed: int = 0) -> PassageSample:
 def test_a_passage_ends_with_the_sentence_that_reaches_the_length() -> None:
     found = list(passages_of([" ".join([SENTENCE] * 7)], words=25))
 
-    assert [text.count("Ten") for text in found] == [3, 4]  # a rest of one sentence belongs to the passage before it
+    assert [text.count("Ten") for text in found] == [3, 4]  # a single remaining sentence is added to the last passage
 
 
 def test_a_rest_of_half_a_passage_or_more_is_a_passage() -> None:
@@ -106,7 +106,7 @@ def test_every_passage_is_drawn_equally_often_over_many_seeds() -> None:
 
     expected = 600 * 10 / 50
     chi_square = sum((drawn[text] - expected) ** 2 / (expected * (1 - 10 / 50)) for text in texts)
-    assert chi_square * 49 / 50 < 85.4  # the 99.9 % point with 49 degrees of freedom
+    assert chi_square * 49 / 50 < 85.4  # the 99.9% point with 49 degrees of freedom
 
 
 def test_text_json_and_parquet_files_of_the_same_documents_give_the_same_sample(tmp_path: Path) -> None:

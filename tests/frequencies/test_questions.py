@@ -1,4 +1,4 @@
-"""Asking about passages: every skill once, in an order of each passage's own; a missing row is unknown."""
+"""Questions about passages: every skill once, in an order that depends on the passage; a missing row is unknown."""
 
 from collections import Counter
 from pathlib import Path
@@ -125,7 +125,7 @@ def test_grades_that_the_passage_itself_contains_are_struck() -> None:
     assert repeated_and_graded == {"skill a": 0.0, "skill b": 1.0, "skill c": 0.0}
 
 
-def test_a_reply_that_leaves_a_skill_open_is_asked_again_at_most_as_often_as_the_grader_allows(
+def test_a_question_with_an_undecided_skill_is_repeated_up_to_the_limit(
     tiny_catalog: Catalog,
 ) -> None:
     asked = questions(tiny_catalog)
@@ -148,7 +148,7 @@ def test_code_decides_the_skills_that_have_a_checker() -> None:
     assert shown == {"simile": True, "tag question": False}
 
 
-def test_a_prompt_of_ones_own_is_checked_as_a_whole(tmp_path: Path) -> None:
+def test_all_faults_of_a_custom_prompt_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("Which {skils} are in {passage}?", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Shares with intervals and bounds: unknown is not zero, and the intervals hold the truth."""
+"""Shares with intervals and bounds: unknown is not zero, and the intervals contain the true share."""
 
 import os
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def test_passages_of_one_document_say_nothing_about_other_documents() -> None:
 
 @pytest.mark.parametrize(("n", "rate"), [(100, 0.05), (100, 0.3), (1000, 0.02), (1000, 0.05)])
 def test_the_interval_of_a_sample_holds_the_share_of_its_corpus(n: int, rate: float) -> None:
-    """The corpus is fixed, with documents that differ; only the draw of passages varies."""
+    """The corpus is fixed and its documents differ; only the draw of passages varies."""
     generator = np.random.default_rng(n)
     size = 40 * n
     by_document = np.repeat(generator.beta(rate * 2, (1 - rate) * 2, size=size // 10), 10)
@@ -100,7 +100,7 @@ def test_the_interval_of_a_sample_holds_the_share_of_its_corpus(n: int, rate: fl
 
 @pytest.mark.parametrize("documents", [30, 100])
 def test_the_interval_for_documents_holds_the_share_of_the_population_of_documents(documents: int) -> None:
-    """Documents are drawn anew each time, five passages each; Wilson's interval over passages is too narrow here."""
+    """The documents vary, with five passages each; Wilson's interval over passages is too narrow."""
     generator = np.random.default_rng(documents)
     rate, hits, narrow_hits, trials = 0.3, 0, 0, 400
     for _ in range(trials):

@@ -1,4 +1,4 @@
-"""Calibration sets for scripted graders: a text shows what it has the code words for."""
+"""Synthetic calibration sets for scripted graders: a text shows the skills whose code words it contains."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ from skillmix.models.scripted import code
 
 CATALOG = load_catalog("paper")
 SKILLS = 13
-"""How many skills the made texts have."""
+"""The number of skills in the texts."""
 NONSENSE = "zzz"
-"""The word that a scripted grader takes for nonsense."""
+"""The word by which a scripted grader recognizes nonsense."""
 
 
 def entry(number: int, *, shows: bool = True, off: str | None = None, **more: object) -> dict[str, object]:
-    """A text with a known label, different for every number."""
+    """Return a text with a known label, different for every number."""
     skill, topic = CATALOG.skills[number % SKILLS].name, CATALOG.topics[number // SKILLS % 100]
     words = [f"Number {number}"]
     words += [code(skill)] if shows else []
@@ -27,7 +27,7 @@ def entry(number: int, *, shows: bool = True, off: str | None = None, **more: ob
 
 
 def entries(size: int) -> list[dict[str, object]]:
-    """Texts of which half show their skill; a quarter is off topic, and another quarter makes no sense."""
+    """Return texts: half show their skill, a quarter is off topic, and another quarter makes no sense."""
     offs = (None, "topic", "sense", None)
     return [entry(number, shows=number // SKILLS % 2 == 0, off=offs[number % 4]) for number in range(size)]
 

@@ -1,4 +1,4 @@
-"""A run with texts that people can read, made without a model."""
+"""A run with texts for people to read, made without a model."""
 
 import atexit
 import json
@@ -36,7 +36,7 @@ def make_run(
     k: tuple[int, ...] = (1, 2, 3),
     extra: Mapping[str, Combination] | None = None,
 ) -> Run:
-    """A run with texts of two students and the gradings of one grader, in the folder `runs` of the working folder.
+    """Make a run with texts of two students and the gradings of one grader below the working folder.
 
     The student `littlebird` earns the first skill in half of its texts, `bigbird` in all of them.
     """
@@ -61,7 +61,7 @@ def _made(texts: int, extra: tuple[tuple[str, Combination], ...]) -> Path:
 
 
 def copied_run(*, texts: int, extra: tuple[tuple[str, Combination], ...] = ()) -> Run:
-    """The same as `make_run`, made once for all tests of a process and copied into the working folder."""
+    """Copy a run of `make_run`, which is made once for all tests of a process, into the working folder."""
     copytree(_made(texts, extra), "runs")
     return open_run("people")
 

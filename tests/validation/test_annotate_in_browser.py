@@ -36,7 +36,7 @@ KEYS = {1: "1", 0: "0", None: "?"}
 
 
 def started(*words: str) -> "tuple[subprocess.Popen[str], dict[str, str]]":
-    """A server in a process of its own, with the address of each person."""
+    """A server in a separate process, with the address of each person."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "skillmix", "annotate", "people", *words, "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -46,7 +46,7 @@ def started(*words: str) -> "tuple[subprocess.Popen[str], dict[str, str]]":
         line = process.stdout.readline()
         assert line, process.stderr.read()
         printed += line
-    # The browser of the tests resolves no name and no address but this name.
+    # The browser of the tests resolves only this name.
     return process, {row["rater"]: row["address"].replace("127.0.0.1", "localhost") for row in json.loads(printed)}
 
 
@@ -72,12 +72,12 @@ def press(browser: Any, *keys: str) -> None:
 
 
 def wanted(rater: str, number: int, question: int) -> int | None:
-    """What a person presses: any of the three votes, and not the same for two people."""
+    """Return the key that a person presses: one of the three votes, different for two people."""
     return (1, 0, None)[digest(rater, number, question)[0] % 3]
 
 
 def answer(browser: Any, rater: str, pressed: dict[str, list[int | None]]) -> None:
-    """Answer the text on the screen and go on to the next one."""
+    """Answer the text on the screen and open the next one."""
     position, text, questions = browser.execute_script(
         "return [...['position', 'text'].map((id) => document.getElementById(id).textContent),"
         " document.querySelectorAll('.question').length]"
@@ -89,7 +89,7 @@ def answer(browser: Any, rater: str, pressed: dict[str, list[int | None]]) -> No
 
 
 def keep_picture(browser: Any, name: str) -> None:
-    """Write a picture of the page into the documents, if SKILLMIX_PICTURES asks for it."""
+    """Write a screenshot of the page to the documentation if SKILLMIX_PICTURES is set."""
     if os.environ.get("SKILLMIX_PICTURES"):
         from PIL import Image
 
@@ -119,12 +119,12 @@ def test_two_people_answer_by_keyboard_and_a_killed_server_loses_nothing(browser
                 open_page(browser, addresses[rater])
                 for _ in range(20):
                     answer(browser, rater, pressed[rater])
-                # The server dies with an answer on its way; the page keeps it, says so, and goes on with the next text.
+                # The server dies before it confirms an answer; the page keeps the answer and opens the next text.
                 stop(process, signal.SIGKILL)
                 answer(browser, rater, pressed[rater])
                 wait(browser, "!document.getElementById('trouble').hidden")
-                # The answer before may have been on its way too.
-                assert re.search("(Your last answer is|2 answers are) kept here", shown(browser, "#trouble")[0])
+                # The previous answer may be unconfirmed too.
+                assert re.search("(Your last answer is|2 answers are) kept", shown(browser, "#trouble")[0])
                 process, again = started(*words)
                 assert again == addresses
                 wait(browser, "document.getElementById('trouble').hidden")
@@ -155,7 +155,7 @@ def as_shown(pressed: dict[str, dict[str, list[int | None]]]) -> dict[tuple[str,
 
 
 def stored_votes() -> dict[tuple[str, str], list[float | None]]:
-    """What the journal has: by grader and text as a page shows it, the votes on skills, topic and sense."""
+    """Return the votes in the journal, by grader and displayed text."""
     votes = {}
     for ballot in run_records(open_run("people")).ballots:
         if ballot.grader.startswith("human:"):
@@ -168,7 +168,7 @@ def stored_votes() -> dict[tuple[str, str], list[float | None]]:
 
 @pytest.fixture(scope="module")
 def small_task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Addresses of a server with fifty texts, a nice one and a hostile one among them; cy has begun."""
+    """Addresses of a server with fifty texts, including a long one and a hostile one; cy has answered some."""
     with inside(tmp_path_factory.mktemp("small")):
         nice = skills_and_topic("metaphor", "red herring", topic="Jazz music")
         evil = skills_and_topic("metaphor", "hyperbole", topic="Sewing")
@@ -267,7 +267,7 @@ def test_backspace_undoes_goes_back_and_a_changed_answer_counts(browser: Any, sm
     assert "Answer" in shown(browser, "#status")[0] and shown(browser, "#text")[0] == first
     press(browser, *["?"] * (questions - 1), "c", "Not sure: 1 or 0?", ENTER, ENTER)
     wait(browser, "document.getElementById('position').textContent === 'Text 2 of 50'")
-    press(browser, BACKSPACE)  # nothing to undo here, so it goes back
+    press(browser, BACKSPACE)  # nothing to undo, so the page opens the previous text
     wait(browser, "document.getElementById('position').textContent === 'Text 1 of 50'")
     assert pressed_buttons(browser) == ["Yes", *["Unsure"] * (questions - 1)]
     press(browser, "0", ENTER)

@@ -1,4 +1,4 @@
-"""A calibration as a run: it continues after a kill, it grows, and nothing is asked twice."""
+"""A calibration as a run: it resumes after a kill, grows, and repeats no call."""
 
 import signal
 import subprocess
@@ -129,7 +129,7 @@ def test_a_limit_in_dollars_stops_a_calibration_and_a_higher_one_continues_it(in
     assert whole.is_complete
 
 
-def test_a_call_without_a_reply_is_a_missing_vote_and_is_asked_again(
+def test_a_call_without_a_reply_is_a_missing_vote_and_is_repeated(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_set(in_folder / "mine.yaml", entries(12))

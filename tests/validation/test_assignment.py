@@ -1,4 +1,4 @@
-"""Who reads which texts: as many in common as asked, the rest apart, and no answer in vain."""
+"""Assignment of texts to raters: the requested overlap, otherwise separate lists, and no answer is lost."""
 
 from itertools import combinations
 
@@ -12,7 +12,7 @@ TEXTS = [SampleText(f"t{n}", (f"s{n % 3}", str(n % 2 + 1)), (f"skill {n % 7}",))
 
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("raters", [("ann",), ("ann", "bo"), ("ann", "bo", "cy")])
-def test_everybody_has_n_texts_and_shares_the_part_that_was_asked_for(raters: tuple[str, ...], overlap: float) -> None:
+def test_every_rater_has_n_texts_and_the_requested_overlap(raters: tuple[str, ...], overlap: float) -> None:
     made = assign(TEXTS, raters, n=50, overlap=overlap)
 
     assert [len(set(own)) for own in made.texts.values()] == [50] * len(raters)

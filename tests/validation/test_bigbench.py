@@ -1,4 +1,4 @@
-"""Tasks of BIG-bench as calibration sets; the tasks here are made up in the same form."""
+"""Tasks of BIG-bench as calibration sets; the tasks here are synthetic and have the same form."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The page of a calibration: everything from outside is shown and never run."""
+"""The page of a calibration: texts and replies are shown and never run."""
 
 import json
 import re
@@ -16,7 +16,7 @@ EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \u202eevil"
 
 
 class Tags(HTMLParser):
-    """Collects the tags of a page and what they refer to."""
+    """Collects the tags of a page and their references."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The cards in docs/cards: their numbers are those of the page, and code still has the card that it had."""
+"""The cards in docs/cards agree with the page, and the card of code can be reproduced."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A calibration gives back the errors of a scripted grader, which are known."""
+"""A calibration recovers the known error rates of a scripted grader."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from skillmix.validation.calibration import Calibration
 from tests.validation.made_sets import SKILLS, entries, entry, write_set
 
 SEEDS, LEAST_HELD = (40, 220) if os.environ.get("SKILLMIX_LONG") else (5, 26)
-"""If each interval holds the truth in 95 of 100 worlds, fewer than this number do in 2 of 100 worlds at most."""
+"""With 95% intervals, fewer than this number contain the truth with a probability of at most 2%."""
 MISS, INVENT = 0.2, 0.1
 GRADER = f"scripted:grader?miss={MISS}&invent={INVENT}"
 
@@ -50,7 +50,7 @@ def test_the_majority_of_three_rounds_errs_less_by_as_much_as_it_should(in_folde
 
 
 def majority_error(rate: float) -> float:
-    """The chance that two or three of three rounds err."""
+    """Return the probability that two or three of three rounds err."""
     return 3 * rate**2 - 2 * rate**3
 
 

@@ -1,4 +1,4 @@
-"""The choice of texts for people: in proportion, spread evenly, the same every time."""
+"""The sample of texts for people: proportional, evenly spread, deterministic."""
 
 from collections import Counter
 from itertools import islice
@@ -12,7 +12,7 @@ STUDENTS = {"weak": 300, "strong": 600, "third": 100}
 
 
 def candidates() -> list[SampleText]:
-    """A thousand texts: three students, five numbers of skills, full marks for one in four, thirty skills."""
+    """Return a thousand texts by three students with one to five of thirty skills; one in four has full marks."""
     made = []
     for student, count in STUDENTS.items():
         for number in range(count):
@@ -91,7 +91,7 @@ def test_twenty_thousand_texts_take_no_time() -> None:
     ]
 
     assert len(set(sample_order(texts, "all", 0))) == 20_000
-    # 1.2 s; looking at every text for each choice takes minutes
+    # 1.2 s; examining every text for each choice would take minutes
     assert not takes_longer(lambda: list(sample_order(texts, "all", 0)), seconds=8)
 
 

@@ -1,4 +1,4 @@
-"""The number of texts that makes an interval of agreement as narrow as asked."""
+"""The number of texts for an agreement interval of a given width."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The server of the page: what it gives, what it stores, and what it refuses."""
+"""The server of the page: what it serves, stores and rejects."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ Ask = Callable[..., Awaitable[Reply]]
 
 
 def visit(server: TestServer, talk: Callable[[Ask], Awaitable[Any]]) -> Any:
-    """Start the server, and let `talk` ask it; by default as the page of ann does."""
+    """Start the server, and let `talk` send requests like the page of ann."""
 
     async def main() -> Any:
         async with server, aiohttp.ClientSession() as session:
@@ -129,7 +129,7 @@ FOREIGN = [
     {"Origin": "null"},
     {"Origin": "http://127.0.0.1:1"},
     {"Host": "evil.example"},
-    {"Host": "evil.example", "Origin": "http://evil.example"},  # a name that was made to point to this machine
+    {"Host": "evil.example", "Origin": "http://evil.example"},  # a foreign name that resolves to this machine
     {"Host": ""},
 ]
 

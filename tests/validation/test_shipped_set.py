@@ -1,4 +1,4 @@
-"""The shipped set for the catalog `paper`: complete, in our own words, and checked by readers who saw no labels."""
+"""The shipped set for the catalog `paper`: complete, original, and checked by readers who saw no labels."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.validation.made_sets import CATALOG
 CHECKS = FOLDER / "paper" / "checks"
 TEXTS = load_set("paper", CATALOG).texts
 LONGEST_SHARED = 5
-"""Words in a row that a text may have in common with a definition or an example."""
+"""The most consecutive words that a text may share with a definition or an example."""
 
 
 def is_plain(text: KnownText) -> bool:
@@ -79,7 +79,7 @@ def test_the_check_for_copies_finds_a_copy() -> None:
 
 
 def shared_words(sources: Iterable[str]) -> list[str]:
-    """Runs of words that a text has in common with a source."""
+    """Return the runs of words that a text shares with a source."""
     size = LONGEST_SHARED + 1
     known = {run for source in sources for run in runs_of_words(source, size)}
     return sorted({" ".join(run) for text in TEXTS for run in runs_of_words(text.text, size) if run in known})

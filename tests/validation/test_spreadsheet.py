@@ -1,4 +1,4 @@
-"""The task as a spreadsheet: there and back, and nothing in it that a spreadsheet would compute."""
+"""The task as a spreadsheet: export and import, and no cell that a program would evaluate."""
 
 import csv
 import io
@@ -70,7 +70,7 @@ def test_a_filled_spreadsheet_becomes_votes_and_a_second_import_changes_nothing(
 ) -> None:
     rows = filled(file)
     rows[0]["comment"] = "=a comment"
-    write_rows(file, rows[::-1], delimiter=";")  # sorted otherwise, by a program that writes semicolons
+    write_rows(file, rows[::-1], delimiter=";")  # in another order, by a program that writes semicolons
 
     assert main(["annotate", "people", "--rater", "ann", "--import", str(file)]) == 0
     assert main(["annotate", "people", "--rater", "ann", "--import", str(file)]) == 0

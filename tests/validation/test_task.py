@@ -1,4 +1,4 @@
-"""Answers of people in the journal: stored once, corrected by a further attempt, and part of no score."""
+"""Answers of people in the journal: stored once, corrected by a further attempt, and excluded from scores."""
 
 import json
 import sqlite3
@@ -64,7 +64,7 @@ def test_the_same_answer_is_stored_once_and_a_correction_counts(people: Run) -> 
 
     with task.answering("ann") as store:
         stored = [store.store(item, answer) for answer in (first, first, second, second, first)]
-    with task.answering("ann") as store:  # as after a restart: the page sends what it is not sure of
+    with task.answering("ann") as store:  # after a restart, the page repeats unconfirmed answers
         stored += [store.store(item, answer) for answer in (second, first)]
         assert store.latest(item) == second
 
@@ -143,7 +143,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_people_grade_an_experiment_and_the_run_goes_on_as_before(
+def test_people_grade_an_experiment_while_the_run_continues(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = in_folder / "exam.yaml"
@@ -152,7 +152,7 @@ def test_people_grade_an_experiment_and_the_run_goes_on_as_before(
     run = open_run("exam")
     before = (run_scores(run), run_status(run))
     task = make_task(run, TaskSettings(("ann",), n=4))
-    with task.answering("ann") as store:  # the file of a person has its own lock, so the run is free
+    with task.answering("ann") as store:  # a person's file has a separate lock, so the run is not locked
         for item in task.texts("ann"):
             store.store(item, all_yes(item))
         assert main(["run", str(file)]) == 0
@@ -181,7 +181,7 @@ def test_texts_that_earn_nothing_are_not_shown_and_equal_texts_are_one_item(in_f
     items = items_of(run_records(run))
     assert sorted(item.words for item in items) == ["Another.", "One text."]
 
-    # The answer is about the text: it counts also for a task with the other student only.
+    # The answer belongs to the text, so it also counts for a task with only the other student.
     (one,) = [item for item in items if item.words == "One text."]
     for student in ("a", "b"):
         task = make_task(run, TaskSettings(("ann",), students=(student,)))
@@ -311,7 +311,7 @@ def test_an_answer_is_stored_while_somebody_reads_and_is_in_the_one_file_with_th
     file = people.people / "ann.sqlite"
 
     def answers_in_a_copy() -> int:
-        """Those in a copy of the file without its log."""
+        """Count the answers in a copy of the file without its log."""
         copy = people.path / "copy.sqlite"
         copy.write_bytes(file.read_bytes())
         with closing(sqlite3.connect(copy)) as reader:

@@ -1,7 +1,7 @@
 "use strict";
 
-/* One person reads texts and answers questions. Text from outside becomes text nodes only. An answer that the server
-   has not confirmed stays in the browser's storage, and is sent again until the server has it. */
+/* Show one rater the texts and the questions, and send the answers to the server. Text from the server is inserted only
+   as text nodes. An unconfirmed answer stays in the browser's storage, and is sent again until the server confirms it. */
 
 const token = location.pathname.split("/")[1];
 const $ = (id) => document.getElementById(id);
@@ -11,15 +11,15 @@ const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u2
 
 let done = [];          // whether each text has an answer
 let number = -1;        // the text on the screen; done.length is the last page
-let asked = -1;         // the text that is to be on the screen
+let asked = -1;         // the text that is loading or on the screen
 let item = null;
 let votes = new Map();  // by criterion
-let history = [];       // criteria in the order in which they were voted on
-let current = 0;        // the question that a key answers
-let spent = 0;          // milliseconds on this text
-let shownAt = null;     // since when the page is in sight
+let history = [];       // criteria in the order of the votes
+let current = 0;        // the question that a key press answers
+let spent = 0;          // milliseconds spent on this text
+let shownAt = null;     // when the page became visible; null if it is hidden
 let isSending = false;
-let refused = "";       // why the server did not take an answer; shown until the next one
+let refused = "";       // why the server rejected an answer; shown until the next answer
 const items = new Map();
 
 /* Storage */
@@ -38,7 +38,7 @@ function store(name, value) {
   try {
     if (value === null) localStorage.removeItem(keyOf(name));
     else localStorage.setItem(keyOf(name), JSON.stringify(value));
-  } catch { /* a browser without storage keeps answers while the page is open */ }
+  } catch { /* without storage, answers are kept while the page is open */ }
 }
 
 let waiting = stored("waiting", []);
@@ -63,7 +63,7 @@ function trouble(words) {
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/* Ask until the server answers. */
+/* Request a path until the server returns it. */
 async function get(path) {
   for (;;) {
     try {
@@ -72,7 +72,7 @@ async function get(path) {
         if (!waiting.length) trouble("");
         return body;
       }
-      trouble(status === 403 ? "This link is no longer valid. Ask for a new one; your answers are kept here." : `The server answers with ${status}. Trying again.`);
+      trouble(status === 403 ? "This link is no longer valid. Ask for a new one. Your answers are kept in this browser." : `The server answers with ${status}. Trying again.`);
     } catch {
       trouble(lost());
     }
@@ -81,7 +81,7 @@ async function get(path) {
 }
 
 function lost() {
-  const kept = waiting.length === 1 ? "Your last answer is kept here and is sent again." : `${waiting.length} answers are kept here and are sent again.`;
+  const kept = waiting.length === 1 ? "Your last answer is kept and will be sent again." : `${waiting.length} answers are kept and will be sent again.`;
   return `The server does not answer. ${waiting.length ? kept : "Nothing is lost."} Trying again.`;
 }
 
@@ -99,7 +99,7 @@ async function send() {
       if (status === 200 || status === 400) {
         waiting.shift();
         keepWaiting();
-        refused = status === 400 ? `An answer was refused: ${body.error}. Answer that text again.` : refused;
+        refused = status === 400 ? `An answer was rejected: ${body.error}. Please answer that text again.` : refused;
         if (status === 400) await reload();
         trouble("");
         progress();
@@ -136,7 +136,7 @@ function element(tag, className, text) {
   return made;
 }
 
-/* Marks without a glyph could hide or turn words around, so each is shown as its number. */
+/* Invisible characters could hide or reorder words, so each is shown as its code point. */
 function showText(place, text) {
   place.replaceChildren();
   for (const part of text.split(new RegExp(`(${INVISIBLE.source})`, "u"))) {
@@ -165,7 +165,7 @@ async function open(index) {
   asked = wanted;
   document.body.classList.add("loading");
   const next = await itemOf(wanted);
-  if (asked !== wanted) return;  // another text was asked for meanwhile
+  if (asked !== wanted) return;  // another text was opened in the meantime
   document.body.classList.remove("loading");
   number = wanted;
   item = next;
@@ -177,11 +177,11 @@ async function open(index) {
   shownAt = document.hidden ? null : performance.now();
   show(answer.comment || "");
   for (const ahead of [number + 1, number + 2]) {
-    if (ahead < done.length) itemOf(ahead);  // so that the next texts are there at once
+    if (ahead < done.length) itemOf(ahead);  // preload the next texts
   }
 }
 
-/* Keep what is not saved yet before another text is shown. */
+/* Keep unsaved votes and comments as a draft before another text is shown. */
 function leave() {
   if (!item) return;
   count();
@@ -216,7 +216,7 @@ function show(comment) {
   select(open === -1 ? 0 : open, { scrolls: false });
 }
 
-/* On a phone the text stays above the questions; a question that is scrolled to must not end up behind it. */
+/* On a phone, the text stays above the questions; reserve its height, so that it does not cover a question. */
 function measure() {
   const text = $("text").getBoundingClientRect();
   const isAbove = getComputedStyle($("text")).position === "sticky";
@@ -305,7 +305,7 @@ function save() {
   if (missing !== -1) {
     select(missing);
     const open = item.questions.filter((question) => !votes.has(question.name)).length;
-    return say(open === 1 ? "Answer this question first; ? is an answer too." : `Answer ${open} more questions first; ? is an answer too.`);
+    return say(open === 1 ? "Answer this question first; ? counts as an answer." : `Answer ${open} more questions first; ? counts as an answer.`);
   }
   count();
   refused = "";
@@ -335,7 +335,7 @@ function finish() {
   $("finished").hidden = false;
   const open = done.filter((isDone) => !isDone).length;
   const left = open ? `${open} texts have no answer yet.` : "All texts have an answer. Thank you.";
-  $("summary").textContent = waiting.length ? `${waiting.length} answers wait for the server. Leave this page open.` : left;
+  $("summary").textContent = waiting.length ? `${waiting.length} answers are not sent yet. Keep this page open.` : left;
   progress();
   $("look").focus({ preventScroll: true });
 }
@@ -352,7 +352,7 @@ function onKey(event) {
     }
     return;
   }
-  if (event.key === "Enter" && event.target.closest("button, summary")) return;  // it presses that button
+  if (event.key === "Enter" && event.target.closest("button, summary")) return;  // Enter presses that button
   const action = item ? ACTIONS[event.key] : number === done.length && done.length ? AT_THE_END[event.key] : undefined;
   if (!action) return;
   event.preventDefault();
@@ -385,7 +385,7 @@ async function begin() {
   $("back").addEventListener("click", () => open(number - 1));
   $("look").addEventListener("click", () => open(0));
   $("comment").addEventListener("change", leave);
-  await send();  // answers of an earlier visit that the server does not have yet
+  await send();  // answers from an earlier visit that were not confirmed
   await reload();
   const first = done.indexOf(false);
   const named = Number.parseInt(location.hash.slice(1), 10) - 1;  // "#17" opens the 17th text
