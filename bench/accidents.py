@@ -1,8 +1,8 @@
-"""How often each checker fires in ordinary prose: `python bench/accidents.py FOLDER [FOLDER …]`.
+"""Measure how often each checker fires in ordinary prose: `python bench/accidents.py FOLDER [FOLDER …]`.
 
-Each folder holds a corpus; `bench/public_corpora.py` makes two. Windows of 1 to 4 sentences that follow each other are
-taken at even distances; the table gives the share of windows in which a skill is found though nobody meant to show it,
-worst first. Below it: how many single sentences of 5 to 40 words make sense in the eyes of the code.
+Each folder contains a corpus; `bench/public_corpora.py` makes two. The script takes windows of 1 to 4 consecutive
+sentences at even distances. The table shows the share of windows in which each skill occurs unintentionally, starting
+with the highest. Below it, the script prints how many single sentences of 5 to 40 words pass the checks for sense.
 """
 
 import sys

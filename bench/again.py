@@ -1,8 +1,8 @@
-"""Run a finished experiment again: `python bench/again.py [--calls 400000] [--folder KEPT]`.
+"""Rerun a finished experiment: `python bench/again.py [--calls 400000] [--folder KEPT]`.
 
-Scripted models write a data set and are evaluated, and a report is written. Then the same command runs again, twice,
-and once more with a larger evaluation. Each command is a process of its own and is timed from start to end. With
-`--folder` the run is kept, and a later call of this script continues with it.
+Scripted models write a data set and are evaluated, and a report is written. Then the same command runs twice more, and
+once with a larger evaluation. Each command is timed in a separate process. With `--folder`, the run is kept, and a
+later call of this script continues it.
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""Why bootstrap means are drawn by multinomial counts of distinct values: `python bench/bootstrap.py`.
+"""Compare three ways to draw bootstrap means: `python bench/bootstrap.py`.
 
-The same 10,000 resamples of n per-combination scores, by counts (ours), by indices (the usual way), by scipy.
+Each way draws 10,000 resamples of n per-combination scores: by multinomial counts of the distinct values (as skillmix
+does), by indices, and with scipy.
 """
 
 import time

@@ -1,12 +1,10 @@
-"""The card of the code that grades `verifiable`: `python bench/calibrate_code.py SET.yaml`.
+"""Write a calibration set for the code that grades `verifiable`: `python bench/calibrate_code.py SET.yaml`.
 
-The texts are those of the tests whose writers had not seen the code: `blind.yaml`, five that show each skill and five
-near misses, and the texts with one skill of `blind_labelled.jsonl`, which have labels for topic and sense as well. A
-text that is off in both is left out, because an entry of a set is off in one. The command
+The texts are test data whose writers had not seen the code: `blind.yaml`, with five texts that show each skill and five
+near misses, and the texts of `blind_labelled.jsonl` with one skill, which also have labels for topic and sense. Texts
+that are off in both are excluded, because an entry of a set can be off in only one. The card is then made with
 
     skillmix calibrate rules: --set SET.yaml --catalog verifiable
-
-then makes the card.
 """
 
 import json

@@ -1,14 +1,14 @@
-"""Writing on a CPU: its share of the machine's matrix product rate, and its speed beside plain `generate`.
+"""Measure generation on a CPU: its share of the machine's matrix product rate, and its speed relative to `generate`.
 
     python bench/generate.py --write-prompts FILE
     OMP_NUM_THREADS=2 python bench/cpu.py --prompts FILE --model FOLDER [--batches 8 16 32]
 
-Every conversation has a combination of its own and two turns. Useful operations are two for each weight in a matrix
-product and each token that must pass it: every distinct prompt token once (a beginning that prompts share counts once,
-and so does a reply that becomes part of the next prompt), every written token once, and the head for written tokens
-only. Attention is stated apart. The rate is that of the best of several float32 products of 2048 × 2048 matrices, right
-before and right after, with the same threads. Shares are by wall time and by processor time, since a shared machine
-slows the first. `generate` works in a process of its own.
+Every conversation has a different combination and two turns. The useful operations are two for each weight in a matrix
+product and each token: every distinct prompt token once (shared prefixes count once, and so does a reply that becomes
+part of the next prompt), every generated token once, and the head only for generated tokens. Attention is reported
+separately. The machine's rate is the best of several float32 products of 2048 × 2048 matrices, measured immediately
+before and after with the same threads. Shares are reported by wall time and by processor time, because other work on
+the machine affects the first. `generate` runs in a separate process.
 """
 
 import argparse

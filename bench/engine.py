@@ -1,12 +1,12 @@
-"""CPU time and rate of whole evaluations against a chat server on loopback, peers beside ours.
+"""Measure CPU time and rate of whole evaluations against a local chat server, for skillmix and other clients.
 
     python bench/engine.py [--texts 1000] [--latency 0.2] [--at-once 64 256] [--best-of 5] [--peers openai inspect]
 
-Two student turns, three gradings and the vote for every text. The server runs in a process of its own, answers after
-the latency and notes when each call came: the rate is that of the middle 60% of the calls, so ramp-up and tail do not
-count; `of ideal` is that rate over at-once / latency. CPU is that of the client process alone, journal included, after
-a warm-up. `bare` is the floor: aiohttp and one SQLite row a call, nothing else. Peers need
-openai, inspect-ai or, for `--peers ray`, ray.
+Every text has two student turns and three gradings. The server runs in a separate process, answers after the latency
+and records the time of each call. The rate is that of the middle 60% of the calls, which excludes ramp-up and tail; `of
+ideal` is that rate divided by at-once / latency. CPU time is that of the client process alone, including the journal,
+after a warm-up. `bare` is the floor: aiohttp and one SQLite row for each call. Peers need openai, inspect-ai or, for
+`--peers ray`, ray.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""Which skills come with which: `python bench/entailed.py [--prose FOLDER …] [--texts FILE …] [--json FILE]`.
+"""Find skills that bring other skills: `python bench/entailed.py [--prose FOLDER …] [--texts FILE …] [--json FILE]`.
 
-For each ordered pair of skills A and B, the share of texts with A that show B although nothing asked for B. Prose is
-plain text, a paragraph a line, cut into single sentences; `--texts` takes Parquet files of data sets and JSON lines of
-exports (texts with the skills that were requested), besides the texts that the tests hold. A pair is entailed if the
-95% lower bound of the share (Wilson) reaches the threshold in some source. The list goes to `partitions.yaml`.
+For each ordered pair of skills A and B, the script computes the share of texts with A that show B although B was not
+requested. Prose is plain text with one paragraph per line, divided into sentences. `--texts` adds Parquet files of data
+sets and JSON Lines of exports (texts with the requested skills) to the texts of the tests. A pair is entailed if the
+lower bound of the share's 95% Wilson interval reaches the threshold in some source. The list belongs in
+`partitions.yaml`.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Whether the bundled model's token log-probabilities tell sensible texts from nonsense: `python bench/fluency.py`.
+"""Test whether the bundled model's token log-probabilities separate sense from nonsense: `python bench/fluency.py`.
 
-The texts are those of `tests/checkers/labelled/self_taught.yaml`, with the labels of a reader; all had full marks when
-they were shipped. Even ones choose a threshold for each score, odd ones give its AUC and its rates. "all" is good
-against everything else, "circles" is good against texts that go round in words or phrases. With `--chat` a text comes
-after the opening of the assistant's turn, else after the first token alone.
+The texts are those of `tests/checkers/labelled/self_taught.yaml`, with a reader's labels; all had full marks when they
+were shipped. Texts with even numbers determine a threshold for each score, and the others its AUC and its rates. "all"
+compares good texts with all others, "circles" with texts that repeat words or phrases. With `--chat`, a text follows
+the beginning of the assistant's turn, otherwise only the first token.
 """
 
 import sys

@@ -1,13 +1,13 @@
-"""Generation in process against plain `generate`: two turns, three generations, from messages to texts.
+"""Compare generation in skillmix with plain `generate`: two turns, three generations, from messages to texts.
 
     python bench/generate.py --write-prompts FILE [--prompt-set worked]        # needs only the catalog
     python bench/generate.py --prompts FILE --model FOLDER --ignore-ends --batches 512 1024 2048 4608
     python bench/generate.py --prompts FILE --model FOLDER --shape mistral-7b --conversations 384 --ignore-ends ...
 
-Tokenising and detokenising count; loading, and the recording of steps on a GPU, do not, and are stated. `generate`
-works in a process of its own, on a model that nothing of ours has touched: each batch size writes as many conversations
-as it has rows, and the best then writes all of them. `--shape` takes random weights of that shape and the tokenizer of
-the model, its ids folded into the vocabulary.
+Times include tokenization and detokenization. They exclude loading and the recording of steps on a GPU, which are
+reported separately. `generate` runs in a separate process on an unmodified model: each batch size generates as many
+conversations as it has rows, and the best batch size then generates all of them. `--shape` uses random weights of that
+shape with the model's tokenizer, whose ids are folded into the vocabulary.
 """
 
 import argparse

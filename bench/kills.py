@@ -1,10 +1,10 @@
-"""Kill a run again and again: `PYTHONPATH=. python bench/kills.py [--kills 50] [--texts 400]`.
+"""Kill a run many times: `PYTHONPATH=. python bench/kills.py [--kills 50] [--texts 400]`.
 
-A server on loopback relays to the scripted models and counts every question. The run writes a data set, trains a small
-model from random weights, evaluates it beside its writer, and writes a report. One run is left alone. Another one is
-killed (SIGKILL) at random moments, between the start of a process and half the time that the first run took, and run
-again each time; when it has ended, one of its steps is forgotten. Scores, texts, data set, weights and tables of the
-two must be byte-identical, and only calls in flight at a kill may be repeated.
+A local server relays requests to the scripted models and counts them. The run writes a data set, trains a small model
+from random weights, evaluates it beside its writer, and writes a report. One run is not disturbed. Another one is
+killed (SIGKILL) at random moments, at most half the time of the first run after its process has started, and resumed
+each time. When it is complete, one of its steps is deleted from the records. Scores, texts, data set, weights and
+tables of the two runs must be byte-identical, and only calls in flight at a kill may be repeated.
 """
 
 import argparse

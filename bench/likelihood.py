@@ -1,8 +1,8 @@
-"""Could likelihood under a small language model tell sense from nonsense? `python bench/likelihood.py` measures it.
+"""Test whether the likelihood under a small language model separates sense from nonsense: `python bench/likelihood.py`.
 
 The score of a text is the mean log-probability of the least likely fifth of its tokens under the bundled model, after a
-line break. The threshold was chosen on the half of the first set of `tests/checkers/test_natural.py` that was used to
-find faults; the texts of the second set chose nothing. The script prints, for each half, the area under the ROC curve
+line break. The threshold was chosen on the half of the first set of `tests/checkers/test_natural.py` that was used for
+development; the texts of the second set were not used. For each half, the script prints the area under the ROC curve
 (AUC), and the recall and precision of full marks if a text must also reach the threshold.
 """
 

@@ -1,26 +1,26 @@
-"""The whole loop at three sizes: write, tune, write, tune, evaluate, report, and run the finished file again.
+"""Measure the whole loop at three sizes: write, tune, write, tune, evaluate, report, and rerun the finished file.
 
-    python bench/loop.py                               # small, medium and large for the device at hand
-    python bench/loop.py --size small --tiny           # a random model of two layers: for two CPU cores
+    python bench/loop.py                               # small, medium and large for the available device
+    python bench/loop.py --size small --tiny           # a random model with two layers, for two CPU cores
     python bench/loop.py --size small                  # the bundled model; about 2 minutes on two idle CPU cores
     python bench/loop.py --device cuda --size large --generate                      # 60,000 conversations on a GPU
     python bench/loop.py --device cuda --size medium --conversations 8000 --steps 60 --evaluated 600 --limit 145
 
-The experiment file lies in a temporary folder, and each command is `python -m skillmix run` in a process of its own.
-The data sets have targets that cannot be reached, so that all conversations are written: two turns of at most 64
-tokens, k = 1 to 3, three conversations a combination, graded by code (`rules:`). Both models are tuned on the data
-sets of the loop and on 384 texts that the tests hold, on a GPU in batches of 32 conversations of 333 to 505 tokens.
+The experiment file is in a temporary folder, and each command is `python -m skillmix run` in a separate process. The
+targets of the data sets are unreachable, so that all conversations are written: two turns of at most 64 tokens, k = 1
+to 3, three conversations per combination, graded by code (`rules:`). Both models are tuned on the data sets of the loop
+and on 384 texts of the tests, on a GPU in batches of 32 conversations of 333 to 505 tokens.
 
-What the rows mean:
+The rows:
 
-- STUDENT: calls/s: all calls of a student but the first, divided by the seconds from its first row in the journal to
+- STUDENT: calls/s: all calls of a student except the first, divided by the seconds from its first row in the journal to
   its last. `writer` writes the first data set, `m1` the second; `base` and `m2` are evaluated.
-- STEP: tokens/s: the tokens of all optimiser steps after the first ten, divided by their seconds.
+- STEP: tokens/s: the tokens of all optimizer steps after the first ten, divided by their seconds.
 - first text: seconds from the start of the command to the first row in the journal.
-- STEP: wall seconds, as the run keeps them (docs/report.md, "Where the time went").
-- GPU busy: the mean of what nvidia-smi says of the GPU, every half second, over the whole command.
+- STEP: wall seconds, as recorded in the run (docs/report.md, "Where the time went").
+- GPU busy: the mean utilization reported by nvidia-smi every half second, over the whole command.
 - again: seconds of the same command after everything is finished.
-- generate: calls/s of bench/generate.py with the same prompts, slots and limit of tokens, in this run.
+- generate: calls/s of bench/generate.py with the same prompts, slots and token limit.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""How often pooled tests of seeds find a gain that is not there: `python bench/pooled_tails.py [WORLDS]`.
+"""Measure how often pooled tests of seeds find a gain that does not exist: `python bench/pooled_tails.py [WORLDS]`.
 
-Null worlds with three training seeds, which share their combinations and the base, for several standard deviations
-between seeds. A claim has twelve tests, corrected by Holm, whose first step needs p < .05 / 12 at one of them.
+The worlds have no gain and three training seeds, which share their combinations and the base, with several standard
+deviations between seeds. A claim has twelve tests with Holm's correction, whose first step needs p < .05 / 12 in one of
+them.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """Make two small corpora from Debian packages: `python bench/public_corpora.py PACKAGES FOLDER`.
 
-PACKAGES is a folder with the files that `apt-get download r-cran-janeaustenr debian-handbook dict-foldoc` brings
-(1.0.0-1, 11.20220922 and 20230119-1). FOLDER gets `novel/novels.jsonl` (novels of Jane Austen, a document a chapter),
-and `factual/handbook.jsonl` and `factual/foldoc.jsonl` (a document a section, a document an entry). Paragraphs are
-separated by blank lines. Nothing of the packages is run, and nothing of them is in this repository.
+PACKAGES is a folder with the files downloaded by `apt-get download r-cran-janeaustenr debian-handbook dict-foldoc`
+(1.0.0-1, 11.20220922 and 20230119-1). The script writes `novel/novels.jsonl` (novels of Jane Austen, one document per
+chapter), `factual/handbook.jsonl` (one document per section) and `factual/foldoc.jsonl` (one document per entry) to
+FOLDER. Blank lines separate paragraphs. No code of the packages is run, and none of their text is in this repository.
 """
 
 import gzip

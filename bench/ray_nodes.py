@@ -1,12 +1,13 @@
-"""Runs on Ray against a chat server on loopback: calls a second by nodes, the driver's CPU time, and no Ray beside it.
+"""Measure runs on Ray against a local chat server: calls per second by the number of nodes, and the driver's CPU time.
 
     python bench/ray_nodes.py [--nodes 1 2 4] [--texts 300] [--latency 0.2] [--at-once 24] [--best-of 2]
 
-It evaluates as bench/engine.py does: two turns and three gradings of every text. `--at-once` calls are in flight for
-each node, so the server's delay and not the processor is the limit if the cores allow it. The nodes are those of
-`ray.cluster_utils.Cluster`, all on this machine; server, nodes and driver share its cores. `of linear` is the rate over
-nodes times the rate of one node. The rate is the server's: that of the middle 60% of its calls. CPU time is that of
-the driver, or of the only process, as the difference between a run and one with a fifth of the texts.
+The evaluation is that of bench/engine.py: two turns and three gradings of every text. `--at-once` calls are in flight
+for each node, so that the server's delay and not the processor is the limit if there are enough cores. The nodes are
+those of `ray.cluster_utils.Cluster` on this machine; server, nodes and driver share its cores. `of linear` is the rate
+divided by the number of nodes and the rate of one node. The rate is that of the middle 60% of the calls at the server.
+CPU time is that of the driver, or of the only process without Ray: the difference between a run and a run with a fifth
+of the texts.
 """
 
 import argparse

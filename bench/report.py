@@ -1,8 +1,8 @@
-"""What a report of many texts costs: `python bench/report.py [TEXTS] [--votes 3] [--code] [--browser] [--keep FOLDER]`.
+"""Measure a report of many texts: `python bench/report.py [TEXTS] [--votes 3] [--code] [--browser] [--keep FOLDER]`.
 
-Makes a run of two students in three settings, k = 1 to 5, three generations, two turns with the real prompts, and votes
-with replies of a realistic length; with --code there are no votes, and code grades the texts. Then it writes the report
-in a process of its own, and with --browser opens it in headless Chromium (Debian: apt-get install chromium
+The run has two students in three settings, k = 1 to 5, three generations, two turns with the real prompts, and votes
+with replies of a realistic length; with `--code`, code grades the texts and there are no votes. The report is written
+in a separate process. With `--browser`, it is opened in headless Chromium (Debian: apt-get install chromium
 chromium-driver; pip install selenium).
 """
 

@@ -1,15 +1,15 @@
-"""How data sets, scores, reports and exports grow with the number of conversations: time, memory and bytes.
+"""Measure how data sets, scores, reports and exports grow with the number of conversations: time, memory and bytes.
 
     python bench/scale.py --conversations 30000 100000 300000 --folder /tmp/bench-scale [--only dataset scores]
 
-Makes two runs of each size in bulk and keeps them in the folder: `train` (one student, one generation, about half of
-the texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three generations),
-which is scored, reported and exported. Rows are as scripted models leave them: two turns with the real prompts, and one
-vote of a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its
-workers up, looked at twice a second.
+The script makes two runs of each size in bulk and keeps them in the folder: `train` (one student, one generation, about
+half of the texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three
+generations), which is scored, reported and exported. Rows are like those of scripted models: two turns with the real
+prompts, and one vote of a grader. Each command runs in a separate process. `peak MB` is the memory of this process;
+`together` includes its workers, sampled twice per second.
 
-`--parts 1000000 9800000` measures without a journal what stays in memory when that many conversations are read:
-`copies` finds the copies among half as many texts and counts their phrases, `table` scores as many texts.
+`--parts 1000000 9800000` measures, without a journal, what stays in memory for that many conversations: `copies` finds
+the copies among half as many texts and counts their phrases, and `table` scores as many texts.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from threading import Thread
 
 import yaml
 
-from dataset import Rows, Said, make_run, words
+from bulk_run import Rows, Said, make_run, words
 from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, text_id
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination

@@ -1,7 +1,7 @@
-"""CPU time of reading and scoring stored gradings, by their number: `python bench/scoring.py [GRADINGS …]`.
+"""Measure the CPU time of reading and scoring stored gradings: `python bench/scoring.py [GRADINGS …]`.
 
-Makes a run with replies of a realistic length (a table, a total and an explanation, 1 in 25 unreadable), three
-votes a text, three texts a combination, and scores it from the journal as `skillmix scores` does.
+The run has replies of a realistic length (a table, a total and an explanation; 1 in 25 cannot be parsed), three votes
+per text and three texts per combination. It is scored from the journal as by `skillmix scores`.
 """
 
 import random

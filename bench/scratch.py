@@ -1,13 +1,13 @@
-"""CPU time of a student from scratch: ours against a plain loop of the same shape, and texts of an evaluate step.
+"""Measure the CPU time of training a student from scratch, beside a plain loop, and of an evaluate step with it.
 
     OMP_NUM_THREADS=1 python bench/scratch.py --steps 1000 --what plain ours texts
 
 Both train `new:tiny` on the same synthetic conversations (500 words, requests of 5 to 12 tokens, texts of 11 to 25)
-in batches of 48, with Muon at .02, Adam at 3e-3 and a cosine. The plain loop pads its batches, calls PyTorch's causal
-attention and its AdamW and Muon, and computes every logit; its data are numbers from the beginning. Ours is a whole
-train step, from the file of conversations to the checkpoint; `start` is what both need before: importing torch and
-transformers. `texts` is a whole process,
-`skillmix run` of an evaluate step of 1,500 texts of two turns, at most 40 tokens each.
+in batches of 48, with Muon at .02, Adam at 3e-3 and a cosine schedule. The plain loop pads its batches, uses PyTorch's
+causal attention, AdamW and Muon, and computes every logit; its data are already tokenized. `ours` is a whole train
+step, from the file of conversations to the checkpoint, and `start` the preceding imports of torch and transformers.
+`texts` is a whole process with `skillmix run` of an evaluate step of 1,500 texts of two turns, with at most 40 tokens
+each.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What the template student earns under each rule: `python bench/templates.py [COMBINATIONS]`, or 500.
+"""Score the template student by each rule: `python bench/templates.py [COMBINATIONS]` (default: 500).
 
-For each form of its clauses, setting and k: full marks on all combinations, on those without entailed pairs, then with
-every skill woven by any topic word, and with a topic word of its own for each skill (the rule of `woven`).
-Last, a student that knows the catalog's vocabulary and puts another word of the topic into every clause.
+For each form of its clauses, setting and k, the table shows the share of full marks on all combinations, on those
+without entailed pairs, then with every skill woven in by any topic word, and with a separate topic word for each skill
+(the rule of `woven`). The last student knows the catalog's vocabulary and uses another topic word in every clause.
 """
 
 import sys

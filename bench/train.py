@@ -1,14 +1,15 @@
-"""Fine-tuning speed on one GPU: ours, plain padded transformers, its Trainer with flattened batches, TRL.
+"""Compare fine-tuning speed on one GPU: skillmix, plain padded transformers, its Trainer with flattened batches, TRL.
 
     python bench/train.py --shape mistral-7b --what baseline ours trainer
     python bench/train.py --shape llama2-13b --what baseline ours
     python bench/train.py --shape smollm2-135m --what baseline ours trainer
     python bench/train.py --shape smollm2-135m --what ours --batch 32 --length 370 --compile off on --lora 0 4
 
-Random weights of the real shapes; lengths normal(620, 150) clipped to 250 … 1,024, always the same; with `--length`, a
-normal distribution around it with a quarter of it as its spread, clipped to a third … 1,024. A useful token is
-one that is not padding; utilisation is 6 · N · useful tokens a second over 989 TFLOP/s, N all parameters. The baseline
-is tried at every setting for one step, and its best one is then measured. `--shape tiny --device cpu` is a rehearsal.
+The weights are random and have the real shapes. The lengths of conversations are always the same draws from
+normal(620, 150), clipped to 250 … 1,024; with `--length`, from a normal distribution around it with a quarter of it as
+the standard deviation, clipped to a third … 1,024. A useful token is one that is not padding; utilization is 6 · N ·
+useful tokens per second divided by 989 TFLOP/s, with N parameters. The baseline is tried for one step at every setting,
+and then measured at its best setting. `--shape tiny --device cpu` tests the script.
 """
 
 import argparse

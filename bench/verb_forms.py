@@ -3,7 +3,7 @@
 INFLECTIONS is `lemminflect/resources/infl_lu.csv.gz` of the PyPI package lemminflect 0.2.3: nouns, verbs and adjectives
 with their forms, from the SPECIALIST lexicon of the US National Library of Medicine. TAGS is
 `textblob/en/en-lexicon.txt` of the PyPI package textblob 0.20.1: the most frequent part of speech of each word. EDITED
-are text files; a verb gets into a list only if they have one of its forms, which keeps out rare and coarse verbs.
+are text files; a verb is listed only if they contain one of its forms, which excludes rare and coarse verbs.
 """
 
 import csv

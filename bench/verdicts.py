@@ -1,8 +1,9 @@
-"""What a verdict by code costs: `python bench/verdicts.py [TEXTS]`, 100,000 texts unless told otherwise.
+"""Measure the cost of a verdict by code: `python bench/verdicts.py [TEXTS]` (default: 100,000).
 
-Texts of three sentences, each put together from three labelled texts, with four skills to show. CPU time on one core:
-first by part, over a few thousand of them, then for all from the text to the skills nobody asked for and to whether all
-skills are woven. Most of these texts miss a skill, so the last table gives texts that show all requested skills.
+Each text has three sentences from three labeled texts, and four skills are requested. The script measures CPU time on
+one core: first by part, over a few thousand texts, then for complete verdicts, including unrequested skills and the
+check whether all skills are woven together. Most of these texts miss a skill, so the last table uses texts that show
+all requested skills.
 """
 
 import sys

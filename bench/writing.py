@@ -1,11 +1,11 @@
-"""How busy a dataset step keeps a device, and what the step costs this process: no GPU is needed.
+"""Measure how busy a dataset step keeps a device, and the step's cost in this process; no GPU is needed.
 
     python bench/writing.py [--target 1500] [--slots 2048] [--seconds 1.0] [--rate 0.08] [--k 1 2] [--profile]
 
-A stand-in for a local model has a number of slots and takes about `--seconds` for a call; it answers from a thread, as
-a local model does. Its texts are labelled sentences with words of the topic, so that `rules:` gives full marks to a
-share of them near `--rate`. Printed are calls a second, the mean share of busy slots from the first call to the last,
-the CPU time of the thread with the event loop, that of this process without the stand-in, and that of the whole process
+A stand-in for a local model has a number of slots and takes about `--seconds` for a call; like a local model, it
+answers from a thread. Its texts are labeled sentences with words of the topic, so that `rules:` gives full marks to a
+share of them close to `--rate`. The script prints calls per second, the mean share of busy slots from the first call to
+the last, and the CPU time of the event loop's thread, of this process without the stand-in, and of the whole process
 with its workers.
 """
 
