@@ -49,7 +49,7 @@ def _paragraphs(folder: Path) -> Iterator[Passage]:
 
 
 def _windows(paragraphs: list[Passage], size: int) -> list[str]:
-    """Windows within paragraphs, at even distances over all that there are."""
+    """Return windows within paragraphs, at even distances."""
     windows = [
         paragraph.text[paragraph.sentences[first].start : paragraph.sentences[first + size - 1].end]
         for paragraph in paragraphs
@@ -60,7 +60,7 @@ def _windows(paragraphs: list[Passage], size: int) -> list[str]:
 
 
 def _worst(shares: list[float]) -> float:
-    """The largest share, measured by its limit."""
+    """Return the largest share relative to its limit."""
     by_size = [(SIZES[place % len(SIZES)], share) for place, share in enumerate(shares)]
     return max(share / LIMITS[size] for size, share in by_size if size in LIMITS)
 

@@ -27,13 +27,13 @@ steps:
   - {{name: report, stage: report}}
 """
 CALLS = 108
-"""Calls for each combination: 2 students, 2 settings, 3 k, 3 texts of 2 turns and a vote."""
+"""Calls per combination: 2 students, 2 settings, 3 k, 3 texts with 2 turns and a vote."""
 CALLS_FOR_A_TEXT = 8.4
-"""Calls of the data set for each text of the target: 2 k, 3 calls a conversation, 72% of them with full marks."""
+"""Calls per text of the target: 2 k, 3 calls per conversation, of which 72% have full marks."""
 
 
 def timed(label: str, folder: Path, *options: str) -> None:
-    """Run the experiment in a process of its own and print a row."""
+    """Run the experiment in a separate process and print a row."""
     command = [sys.executable, "-m", "skillmix", "run", "again.yaml", *options]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
@@ -48,7 +48,7 @@ def timed(label: str, folder: Path, *options: str) -> None:
 
 
 def main() -> None:
-    """Run, run again, extend."""
+    """Run the experiment, rerun it, and extend it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--folder", type=Path)

@@ -14,26 +14,26 @@ from skillmix.scores.statistics.intervals import RESAMPLES, Floats, bootstrap_me
 
 
 def by_indices(values: Floats) -> Floats:
-    """Draw indices, gather, average."""
+    """Average the scores at random indices."""
     generator = np.random.default_rng(0)
     means: Floats = values[generator.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
     return means
 
 
 def by_scipy(values: Floats) -> Floats:
-    """scipy.stats.bootstrap, percentile method."""
+    """Use the percentile method of scipy.stats.bootstrap."""
     result = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, method="percentile", vectorized=True)
     means: Floats = result.bootstrap_distribution
     return means
 
 
 def by_counts(values: Floats) -> Floats:
-    """Ours."""
+    """Use the method of skillmix."""
     return bootstrap_means(values, RESAMPLES, np.random.default_rng(0))
 
 
 def main() -> None:
-    """Print CPU milliseconds, best of 5."""
+    """Print CPU milliseconds, the best of 5."""
     ways: dict[str, Callable[[Floats], Floats]] = {"counts": by_counts, "indices": by_indices, "scipy": by_scipy}
     print(f"| n | {' | '.join(f'{name}, ms' for name in ways)} |\n|---:|{'---:|' * len(ways)}")
     for n in (100, 1000):

@@ -19,7 +19,7 @@ TEXTS = Path(__file__).parents[1] / "tests/checkers"
 
 
 def main(file: Path) -> None:
-    """Write the set and say how large it is."""
+    """Write the set and print its size."""
     entries = [*_near_misses(), *_labelled()]
     file.write_text(yaml.safe_dump(entries, allow_unicode=True, sort_keys=False), encoding="utf-8")
     print(f"{len(entries)} texts are in {file}")
@@ -34,7 +34,7 @@ def _near_misses() -> Iterator[dict[str, Any]]:
 def _labelled() -> Iterator[dict[str, Any]]:
     for line in (TEXTS / "blind_labelled.jsonl").read_text(encoding="utf-8").splitlines():
         text = json.loads(line)
-        if len(text["skills"]) == 1 and (text["sense"] or text["about_topic"]):  # an entry is off in one way at most
+        if len(text["skills"]) == 1 and (text["sense"] or text["about_topic"]):  # an entry can be off in only one way
             off = "topic" if not text["about_topic"] else None if text["sense"] else "sense"
             entry = {"skill": text["skills"][0], "topic": text["topic"], "text": text["text"]}
             yield entry | {"label": "shows" if text["shows"] else "near"} | ({"off": off} if off else {})

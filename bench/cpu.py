@@ -27,27 +27,27 @@ _SIDE = 2048
 
 
 class Seconds(NamedTuple):
-    """How long something took."""
+    """Wall and processor seconds of some work."""
 
     wall: float
     cpu: float
 
 
 def requests_of(prompts: Prompts, count: int, tokens: int) -> list[Request]:
-    """One conversation for each of the first combinations."""
+    """Return one conversation for each of the first combinations."""
     decoding = Decoding(TEMPERATURE, tokens)
     return [Request(GenerateKey("s", str(n), 0, 1), "m", prompts.first(n), decoding, n) for n in range(count)]
 
 
 def timed(work: Callable[[], Any]) -> tuple[Seconds, Any]:
-    """The time of some work, and its result."""
+    """Time some work, and return its result."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return Seconds(time.perf_counter() - wall, time.process_time() - cpu), result
 
 
 def product_rates() -> tuple[float, float]:
-    """Operations of a large product per second of wall time, and per second of processor time."""
+    """Measure operations of a large product per second of wall time and of processor time."""
     import torch
 
     first, other = torch.randn(_SIDE, _SIDE), torch.randn(_SIDE, _SIDE)
@@ -56,7 +56,7 @@ def product_rates() -> tuple[float, float]:
 
 
 def distinct_tokens(prompts: Sequence[Sequence[int]]) -> int:
-    """The number of tokens in prompts whose shared beginnings count once."""
+    """Count the tokens of prompts, counting shared prefixes once."""
     count, before = 0, list[int]()
     for prompt in sorted(map(list, prompts)):
         same = next((n for n, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
@@ -65,7 +65,7 @@ def distinct_tokens(prompts: Sequence[Sequence[int]]) -> int:
 
 
 class Work(NamedTuple):
-    """What conversations need."""
+    """The tokens and operations that conversations require."""
 
     read: int
     written: int
@@ -74,7 +74,7 @@ class Work(NamedTuple):
 
 
 def work_of(loaded: Any, ours: Ours, prompts: Prompts, requests: Sequence[Request]) -> Work:
-    """The tokens and operations of conversations that have ended."""
+    """Compute the tokens and operations of finished conversations."""
     import torch
 
     from skillmix.models.local.attention import CacheShape
@@ -101,7 +101,7 @@ def work_of(loaded: Any, ours: Ours, prompts: Prompts, requests: Sequence[Reques
 
 
 def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request]) -> Seconds:
-    """Write all conversations and print the shares."""
+    """Generate all conversations and print the shares."""
     ours = Ours(loaded, prompts, slots, [])
     prepared, _ = timed(partial(ours.run, requests[:1]))
     ours.generator.read_tokens = 0
@@ -124,10 +124,10 @@ def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request]) 
 
 
 def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Request]) -> None:
-    """`generate` at each batch size for as many conversations, and all conversations at the best size."""
+    """Run `generate` on as many conversations as each batch size has rows, then on all at the best size."""
     loaded = loaded_model(options.model, None, "cpu", is_plain=True)
     run = partial(plain, loaded, prompts, ends=False)
-    run(requests[:2], 2)  # libraries load
+    run(requests[:2], 2)  # load libraries
     found = {}
     for batch in options.batches:
         found[batch] = seconds, tokens = timed(partial(run, requests[:batch], batch))
@@ -145,7 +145,7 @@ def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Reque
 
 
 def seconds_of_baseline() -> Seconds:
-    """The time of `baseline` in another process, whose lines are passed on."""
+    """Run `baseline` in a separate process, print its lines, and return its time."""
     command = [sys.executable, *sys.argv, "--baseline"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -159,7 +159,7 @@ def seconds_of_baseline() -> Seconds:
 
 
 def main() -> None:
-    """Compare."""
+    """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", required=True)
     parser.add_argument("--model", required=True)
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--slots", type=int, nargs="+", default=[32])
     parser.add_argument("--batches", type=int, nargs="*", default=[])
-    parser.add_argument("--baseline", action="store_true", help="only `generate`")
+    parser.add_argument("--baseline", action="store_true", help="only run `generate`")
     options = parser.parse_args()
     prompts = read_prompts(options.prompts)
     requests = requests_of(prompts, options.conversations, options.tokens)

@@ -31,11 +31,11 @@ STUDENT = "Answer: The needle, that patient fish, swims on.\n\nExplanation: it i
 
 
 def serve(port_file: str, latency: float) -> None:
-    """The server: grading tables to prompts with criteria, an answer to all others."""
+    """A server that replies to prompts with criteria with grading tables, and to all others with an answer."""
     came: list[float] = []
 
     async def rate(_: web.Request) -> web.Response:
-        """Calls a second in the middle 60%; forgets them."""
+        """Return the calls per second in the middle 60%, and clear the record."""
         times = sorted(came)
         came.clear()
         first, last = times[len(times) // 5], times[4 * len(times) // 5]
@@ -73,17 +73,17 @@ def serve(port_file: str, latency: float) -> None:
 
 
 def on_ray(address: str, texts: int, at_once: int, folder: str) -> int:
-    """The same with the calls made by workers on Ray; CPU is that of the driver, which has the journal."""
+    """Do the same with calls made by workers on Ray; the CPU time is that of the driver, which has the journal."""
     return ours(address, texts, at_once, folder, is_on_ray=True)
 
 
 def ours(address: str, texts: int, at_once: int, folder: str, *, is_on_ray: bool = False) -> int:
-    """A whole evaluation with the journal; how many calls."""
+    """Run a whole evaluation with the journal, and return the number of calls."""
     from skillmix.experiment.experiment import experiment_of
     from skillmix.steps.run import run_checked
 
     os.chdir(folder)
-    # Two calls of five are the student's; together the two models have as many in flight as the others.
+    # Two of five calls are the student's; both models together have as many calls in flight as other clients.
     student, grader = 2 * at_once // 5, at_once - 2 * at_once // 5
     step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"], "k": [3]}
     document = {
@@ -99,7 +99,7 @@ Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 
 
 async def evaluate(ask: Ask, texts: int, at_once: int) -> int:
-    """The same evaluation by hand: as many texts under way as keep about that many calls in flight."""
+    """Run the same evaluation by hand, with as many texts at once as keep about that many calls in flight."""
     room = asyncio.Semaphore(at_once)
     numbers = iter(range(texts))
 
@@ -121,7 +121,7 @@ async def evaluate(ask: Ask, texts: int, at_once: int) -> int:
 
 
 def bare(address: str, texts: int, at_once: int, folder: str) -> int:
-    """The floor: aiohttp and a row for each call."""
+    """Measure the floor: aiohttp and a row for each call."""
 
     async def main() -> int:
         database = sqlite3.connect(f"{folder}/bare-{texts}.sqlite", isolation_level=None)
@@ -142,7 +142,7 @@ def bare(address: str, texts: int, at_once: int, folder: str) -> int:
 
 
 def openai_sdk(address: str, texts: int, at_once: int, folder: str) -> int:
-    """The official client, no journal."""
+    """Use the official client, without a journal."""
     from openai import AsyncOpenAI
 
     async def main() -> int:
@@ -158,7 +158,7 @@ def openai_sdk(address: str, texts: int, at_once: int, folder: str) -> int:
 
 
 def inspect(address: str, texts: int, at_once: int, folder: str) -> int:
-    """Inspect AI: two turns as its solver, three gradings as its scorer, its own log."""
+    """Use Inspect AI: two turns as its solver, three gradings as its scorer, and its log."""
     os.environ |= {"OPENAI_API_KEY": "none", "INSPECT_DISPLAY": "none"}
     from inspect_ai import Task, eval
     from inspect_ai.dataset import MemoryDataset, Sample
@@ -200,7 +200,7 @@ CLIENTS = {"skillmix": ours, "ray": on_ray, "bare": bare, "openai": openai_sdk, 
 
 
 def measure(client: str, address: str, texts: int, at_once: int) -> dict[str, float]:
-    """Run one client in a process of its own."""
+    """Run one client in a separate process."""
     command = [sys.executable, __file__, "--client", client, "--address", address]
     command += ["--texts", str(texts), "--at-once", str(at_once)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -211,7 +211,7 @@ def measure(client: str, address: str, texts: int, at_once: int) -> dict[str, fl
 
 
 def run_client(client: str, address: str, texts: int, at_once: int) -> None:
-    """In the child: warm up, then time."""
+    """Warm up and measure, in the child process."""
     with tempfile.TemporaryDirectory() as folder:
         CLIENTS[client](address, 20, at_once, folder)
         rate_of(address)
@@ -224,7 +224,7 @@ def run_client(client: str, address: str, texts: int, at_once: int) -> None:
 
 
 def rate_of(address: str) -> dict[str, float]:
-    """The rate that the server has counted since it was last asked."""
+    """Return the rate that the server has measured since the last request."""
     with urllib.request.urlopen(address.removesuffix("/v1") + "/rate") as response:
         rate: dict[str, float] = json.load(response)
     return rate

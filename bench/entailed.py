@@ -23,13 +23,13 @@ from skillmix.scores.statistics.intervals import wilson_interval
 
 THRESHOLD = 0.5
 FEWEST = 10
-"""Texts with the first skill below which a pair is not judged."""
+"""The fewest texts with the first skill for which a pair is judged."""
 TESTS = Path(__file__).parent.parent / "tests" / "checkers"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """How often one skill brings another in one source."""
+    """The frequency with which one skill brings another in one source."""
 
     skill: str
     brings: str
@@ -72,7 +72,7 @@ def _options() -> argparse.Namespace:
 
 
 def _prose(folders: Iterable[Path]) -> Iterator[tuple[str, frozenset[str]]]:
-    """Sentences of 4 to 40 words; nothing was requested."""
+    """Yield sentences of 4 to 40 words, for which no skill was requested."""
     for folder in folders:
         for path in sorted(folder.glob("*.txt")):
             for line in path.read_text("utf-8").splitlines():
@@ -97,7 +97,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _written() -> Iterator[tuple[str, frozenset[str]]]:
-    """The texts that people wrote for the tests, to show a skill or a pair."""
+    """Yield the texts that were written for the tests to show a skill or a pair."""
     for witness in yaml.safe_load((TESTS / "witnesses.yaml").read_text("utf-8")):
         yield witness["text"], frozenset(witness["skills"])
     for name, texts in yaml.safe_load((TESTS / "blind.yaml").read_text("utf-8")).items():
@@ -108,7 +108,7 @@ def _written() -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def _pairs(source: str, texts: Iterable[tuple[str, frozenset[str]]]) -> Iterator[Pair]:
-    """Count each distinct text once, and leave out B where B was requested."""
+    """Count each distinct text once, and ignore B where B was requested."""
     alone: Counter[tuple[str, str]] = Counter()
     both: Counter[tuple[str, str]] = Counter()
     for text, requested in dict(texts).items():
@@ -126,7 +126,7 @@ def _pairs(source: str, texts: Iterable[tuple[str, frozenset[str]]]) -> Iterator
 
 
 def _once(pairs: Iterable[Pair]) -> list[Pair]:
-    """Each pair of skills once, with its strongest finding."""
+    """Return each pair of skills once, with its highest share."""
     strongest: dict[frozenset[str], Pair] = {}
     for pair in pairs:
         strongest.setdefault(frozenset((pair.skill, pair.brings)), pair)

@@ -56,7 +56,7 @@ def _scorer(opening: str) -> Callable[[str], Scores]:
             "sum": float(each.sum()),
             f"lowest mean of {WINDOW} tokens": float(windows.min()),
             "lowest token": float(each.min()),
-            # A loop is easy to predict, so a high score may be the fault.
+            # Repetitive texts are easy to predict, so a high score can indicate a fault.
             "minus the mean": -float(each.mean()),
         }
 

@@ -28,23 +28,23 @@ TEMPERATURE = 0.7
 
 
 class Prompts(NamedTuple):
-    """What conversations are about."""
+    """The prompts of the conversations."""
 
     worked: tuple[Message, ...]
-    """Turns before all of them."""
+    """The messages before each conversation."""
     pairs: list[tuple[str, str]]
 
     def first(self, number: int) -> tuple[Message, ...]:
-        """What is asked in the first turn."""
+        """Return the first user prompt."""
         return (*self.worked, Message("user", self.pairs[number % len(self.pairs)][0]))
 
     def second(self, number: int) -> str:
-        """What is asked in the second turn."""
+        """Return the second user prompt."""
         return self.pairs[number % len(self.pairs)][1]
 
 
 def write_prompts(path: str, combinations: int, prompt_set: str) -> None:
-    """First and second prompt of evaluation combinations, k = 1 to 3, and worked examples."""
+    """Write the prompts of evaluation combinations, k = 1 to 3, and worked examples."""
     from skillmix.catalog.combinations import Draw, draw_combinations
     from skillmix.catalog.files import load_catalog
     from skillmix.prompts.prompt_set import load_prompts
@@ -57,14 +57,14 @@ def write_prompts(path: str, combinations: int, prompt_set: str) -> None:
 
 
 def read_prompts(path: str) -> Prompts:
-    """What `write_prompts` wrote."""
+    """Read the file of `write_prompts`."""
     found = json.loads(Path(path).read_text(encoding="utf-8"))
     worked = tuple(m for asked, said in found["worked"] for m in (Message("user", asked), Message("assistant", said)))
     return Prompts(worked, [(first, then) for first, then in found["pairs"]])
 
 
 def requests_of(prompts: Prompts, count: int, tokens: int) -> list[Request]:
-    """Three generations of each combination, in order."""
+    """Return requests for three generations of each combination, in order."""
     decoding = Decoding(TEMPERATURE, tokens)
     asked = [prompts.first(n) for n in range(len(prompts.pairs))]
     return [
@@ -74,7 +74,7 @@ def requests_of(prompts: Prompts, count: int, tokens: int) -> list[Request]:
 
 
 def second(request: Request, text: str, prompt: str) -> Request:
-    """The second turn of a conversation."""
+    """Return the request for the second turn of a conversation."""
     said = (*request.messages, Message("assistant", text), Message("user", prompt))
     assert isinstance(request.key, GenerateKey)
     key = GenerateKey("s", request.key.combination, request.key.generation, 2)
@@ -82,7 +82,7 @@ def second(request: Request, text: str, prompt: str) -> Request:
 
 
 class Ours:
-    """The engine, driven without the journal."""
+    """Drives the engine without the journal."""
 
     def __init__(self, loaded: Any, prompts: Prompts, slots: int, ends: Sequence[int] | None) -> None:
         from skillmix.models.local.generator import Generator
@@ -93,7 +93,7 @@ class Ours:
         self.generator = Generator(loaded.model, loaded.renderer, slots=slots, done=self.done, ends=ends)
 
     def done(self, request: Request, outcome: Outcome) -> None:
-        """Keep a reply, and go on with its conversation."""
+        """Store a reply, and continue its conversation."""
         key = request.key
         assert isinstance(outcome, Reply) and isinstance(key, GenerateKey)
         self.replies[key.combination, key.generation, key.turn] = outcome
@@ -101,7 +101,7 @@ class Ours:
             self.released.append(second(request, outcome.text, self.prompts.second(int(key.combination))))
 
     def run(self, requests: list[Request]) -> int:
-        """All conversations; how many tokens were written."""
+        """Generate all conversations, and return the number of generated tokens."""
         self.replies.clear()
         self.generator.forget()
         self.generator.add(requests)
@@ -114,7 +114,7 @@ class Ours:
 
 
 def plain(loaded: Any, prompts: Prompts, requests: list[Request], batch: int, *, ends: bool) -> int:
-    """Plain `generate`, batches of like length, left-padded; how many tokens were written."""
+    """Use plain `generate` with left-padded batches of similar length, and return the number of generated tokens."""
     import torch
 
     model, renderer = loaded
@@ -168,7 +168,7 @@ def timed(work: Callable[[], int], device: str) -> tuple[float, int]:
 
 
 def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool = False) -> Any:
-    """The model, or random weights in its place, set up for slots or as transformers has it."""
+    """Load the model, or random weights, prepared for slots or as in transformers."""
     import torch
     from transformers import AutoModelForCausalLM, MistralConfig
 
@@ -195,7 +195,7 @@ def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool 
 
 
 def floor(loaded: Any, ours: Ours, slots: int, bandwidth: float) -> str:
-    """The least time that the bytes and the arithmetic of these conversations take, and the bandwidth it stands on."""
+    """Estimate the least time for the memory traffic and arithmetic of these conversations at a measured bandwidth."""
     from skillmix.models.local.attention import CacheShape
 
     shape = CacheShape(loaded.model)
@@ -217,10 +217,10 @@ def _conversation(request: Request) -> tuple[object, ...]:
 
 
 def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
-    """Compare the log-probabilities of 20,000 and more sampled tokens with those of plain, padded transformers."""
+    """Compare the log-probabilities of at least 20,000 sampled tokens with those of plain, padded transformers."""
     import torch
 
-    # The generator changes the modules of its model, so the comparison is made with a copy from before.
+    # The generator changes the modules of its model, so the comparison uses an unmodified copy.
     reference = copy.deepcopy(loaded.model)
     reference.set_attn_implementation("sdpa")
     requests = requests_of(prompts, 400, tokens)
@@ -229,7 +229,7 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
     ours.generator._queue_new()
     decoder = ours.generator._fitting_decoder()
     assert decoder is not None
-    decoder.rows.note_chances()  # before anything is captured
+    decoder.rows.note_chances()  # before any step is captured
     while len(ours.replies) < len(requests):
         ours.generator.work()
     assert decoder.rows.chances is not None
@@ -253,7 +253,7 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
                 ids[place, longest - len(row) : longest] = torch.tensor(row, device=said.device)
                 mask[place, longest - len(row) :] = 1
             ids[:, longest:] = said[start : start + 20]
-            # With gradients enabled, and none required, rotary embeddings are those of transformers.
+            # With gradients enabled but not required, rotary embeddings are those of transformers.
             with torch.enable_grad():
                 hidden = model.get_decoder()(input_ids=ids, attention_mask=mask).last_hidden_state[:, -tokens - 1 : -1]
                 head = model.get_output_embeddings()
@@ -266,7 +266,7 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
 
 
 def measured_bandwidth(device: str) -> float:
-    """Bytes a second of a large copy, read and written."""
+    """Measure the bytes per second, read and written, of a large copy."""
     import torch
 
     source = torch.empty(1 << (30 if device == "cuda" else 26), dtype=torch.uint8, device=device)
@@ -283,10 +283,10 @@ def measured_bandwidth(device: str) -> float:
 
 
 def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Request]) -> None:
-    """`generate` at each batch size, and all conversations at the best one."""
+    """Run `generate` at each batch size, then on all conversations at the best one."""
     loaded = loaded_model(options.model, options.shape, options.device, is_plain=True)
     run = partial(plain, loaded, prompts, ends=not options.ignore_ends)
-    run(requests[:8], 8)  # libraries load
+    run(requests[:8], 8)  # load libraries
     found = {}
     for batch in options.batches:
         found[batch] = seconds, tokens = timed(partial(run, requests[:batch], batch), options.device)
@@ -300,7 +300,7 @@ def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Reque
 
 
 def seconds_of_baseline() -> float:
-    """The same command in another process, which compiles and records nothing."""
+    """Run the same command in a separate process, which compiles and records nothing."""
     lines = []
     with subprocess.Popen([sys.executable, *sys.argv, "--baseline"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -315,13 +315,13 @@ def seconds_of_baseline() -> float:
 
 
 def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request], options: argparse.Namespace) -> float:
-    """Seconds that our engine takes."""
+    """Measure the seconds of the engine."""
     ours = Ours(loaded, prompts, slots, [] if options.ignore_ends else None)
     seconds, tokens = timed(partial(ours.run, requests), options.device)
     if options.device == "cuda":
         print(f"slots {slots}: first run, compiled and recorded in it, {seconds:.2f} s", flush=True)
         runs = []
-        for _ in range(3):  # a run may still meet a shape that is not recorded yet
+        for _ in range(3):  # a run may still record a new shape
             ours.generator.read_tokens = 0
             runs.append(timed(partial(ours.run, requests), options.device))
         print(f"slots {slots}: then {', '.join(f'{seconds:.2f}' for seconds, _ in runs)} s", flush=True)
@@ -360,7 +360,7 @@ def switch_off(mechanisms: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Compare."""
+    """Run the comparison."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--write-prompts")
     parser.add_argument("--prompt-set", default="standard")
@@ -374,7 +374,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[])
     parser.add_argument("--ignore-ends", action="store_true")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--baseline", action="store_true", help="only `generate`")
+    parser.add_argument("--baseline", action="store_true", help="only run `generate`")
     parser.add_argument("--without", choices=MECHANISMS, nargs="*", default=[], help="switch these mechanisms off")
     options = parser.parse_args()
     if options.write_prompts:

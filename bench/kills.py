@@ -33,12 +33,12 @@ from skillmix.models.specs import parse_spec
 
 AT_ONCE = 32
 SHORTEST = 1.0
-"""Seconds after which a process is killed at the earliest."""
+"""The fewest seconds after which a process is killed."""
 TIMES = re.compile(rb'"(at|began|seconds)": ?("[^"]*"|[0-9.]+)')
 
 
 def serve(port_file: str) -> None:
-    """The server."""
+    """Serve the scripted models."""
     student = ReadingModel(parse_spec("scripted:student?skill=0.7"))
     grader = ReadingModel(parse_spec("scripted:grader?noise=0.1&unreadable=0.05"))
     asked: dict[str, int] = {}
@@ -86,13 +86,13 @@ steps:
   - {{name: report, stage: report}}
 """
 RESULTS = ("d/dataset/*.jsonl", "m/model/*.safetensors", "report/tables/*.csv", "report/data/*.js")
-"""Files of a run that must be equal to the byte; the table of seconds is left out."""
+"""Files of a run that must be byte-identical, without the table of seconds."""
 
 
 def results_after(
     folder: Path, address: str, kills: int, texts: int, longest: float = 0.0
 ) -> tuple[dict[str, str], Counter[str], float]:
-    """Hashes of the results of a run and of its scores, kills by part of the run, and seconds of the last process."""
+    """Return hashes of the results and scores, kills by part of the run, and the seconds of the last process."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     rng = random.Random(3)
     folder.mkdir()
@@ -108,7 +108,7 @@ def results_after(
             process.wait(SHORTEST + (longest - SHORTEST) * rng.random())
             (folder / "runs/k/run.sqlite").touch()
             with closing(sqlite3.connect(folder / "runs/k/run.sqlite")) as database, database:
-                # It has ended: the steps whose files are kept are looked at again, and the report is written again.
+                # The run is complete: check the steps whose files are kept again, and write the report again.
                 database.execute("DELETE FROM step WHERE name = ?", (rng.choice(["d", "m", "e", "report"]),))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
@@ -131,7 +131,7 @@ def results_after(
 
 
 def _part_of(run: Path) -> str:
-    """The first step that a killed process left unfinished."""
+    """Return the first step that a killed process left unfinished."""
     if not (run / "run.sqlite").exists():
         return "start"
     with closing(sqlite3.connect(f"file:{run / 'run.sqlite'}?mode=ro", uri=True)) as database:
@@ -150,7 +150,7 @@ def _texts(folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Compare a killed run with one left alone."""
+    """Compare a killed run with an undisturbed one."""
     if sys.argv[1:2] == ["--serve"]:
         return serve(sys.argv[2])
     parser = argparse.ArgumentParser()

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def score(text: str, model: Any, tokenizer: Any) -> float:
-    """The score of one text."""
+    """Return the score of one text."""
     opening = [tokenizer.bos_token_id, *tokenizer("\n", add_special_tokens=False)["input_ids"]]
     tokens = tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
     ids = torch.tensor([[*opening, *tokens]])

@@ -49,19 +49,19 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "tests" / "checkers" / "labelled" / "self_taught.yaml"
 RUN = "loop"
 WARM_STEPS = 10
-"""Steps that compile, search for the size of micro-batches and warm up; their rate does not count."""
+"""Steps for compilation, the search for a micro-batch size and warm-up, which are excluded from the rate."""
 GPU_SLOTS, CPU_SLOTS = 2048, 8
-"""The slots of a small model in a run (`new_generator` in models/local/generator.py)."""
+"""The number of slots of a small model in a run (`new_generator` in models/local/generator.py)."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything the loop does."""
+    """The size of a loop."""
 
     conversations: int
     """Conversations of the first data set; the second has a quarter of them."""
     steps: int
-    """Optimiser steps of each training."""
+    """Optimizer steps of each training."""
     batch: int
     evaluated: int
     """Conversations of each of the two students in the evaluation."""
@@ -79,7 +79,7 @@ SIZES = {
 
 
 def experiment_of(size: Size, model: str, prompt_set: str) -> dict[str, object]:
-    """The experiment file of a size."""
+    """Return the experiment file of a size."""
     writing = {"stage": "dataset", "graders": ["rules"], "k": [1, 2, 3], "generations": 3, "least": 0}
     tuning = {
         "stage": "train",
@@ -122,18 +122,18 @@ class Command:
     """Seconds since 1970."""
     seconds: float
     is_whole: bool
-    """Whether it ended within the limit."""
+    """Whether the command ended within the limit."""
     gpu_busy: float | None
 
 
 def environment(device: str) -> dict[str, str]:
-    """The environment of every command: this package, and the device."""
+    """Return the environment of every command, which selects this package and the device."""
     paths = [str(Path(skillmix.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "SKILLMIX_DEVICE": device}
 
 
 def run_file(folder: Path, device: str, limit: float | None) -> Command:
-    """Run the experiment as a user does, show its lines with their seconds, and end it at the limit."""
+    """Run the experiment in a separate process, print its lines with their seconds, and end it at the limit."""
     command = [sys.executable, "-m", "skillmix", "run", "loop.yaml"]
     began, started = time.time(), time.monotonic()
     with GpuMeter(device) as meter:
@@ -153,7 +153,7 @@ def run_file(folder: Path, device: str, limit: float | None) -> Command:
 
 
 class GpuMeter:
-    """The mean of the GPU's utilisation, as nvidia-smi says; None without a GPU."""
+    """Samples the GPU's utilization with nvidia-smi; the mean is None without a GPU."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -180,12 +180,12 @@ class GpuMeter:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the samples."""
+        """Return the mean of the samples."""
         return sum(self._samples) / len(self._samples) if self._samples else None
 
 
 def calls_of(run: Path, began: float) -> Iterator[tuple[str, str]]:
-    """Rows on each writer: calls, calls a second, and when the first text of the command came."""
+    """Return rows on each writer: calls, calls per second, and the time of the first text."""
     with closing(sqlite3.connect(f"file:{run / 'run.sqlite'}?mode=ro", uri=True)) as journal:
         rows = journal.execute("SELECT student, count(*), min(at), max(at) FROM call GROUP BY student").fetchall()
     rows.sort(key=lambda row: str(row[2]))
@@ -199,7 +199,7 @@ def calls_of(run: Path, began: float) -> Iterator[tuple[str, str]]:
 
 
 def tokens_of(run: Path) -> Iterator[tuple[str, str]]:
-    """Rows on each training: tokens a conversation and a second."""
+    """Return rows on each training: tokens per step and per second."""
     for step in ("m1", "m2"):
         log = run / step / "training.jsonl"
         rows = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
@@ -215,14 +215,14 @@ def tokens_of(run: Path) -> Iterator[tuple[str, str]]:
 
 
 def seconds_of(folder: Path) -> Iterator[tuple[str, str]]:
-    """Rows on each finished step: its wall seconds."""
+    """Return the wall seconds of each finished step."""
     run = open_run(str(folder))
     for step, seconds in run.step_seconds.items():
         yield f"{step}: s", f"{seconds:.1f}"
 
 
 def generate_rate(model: Path, folder: Path, options: argparse.Namespace) -> float:
-    """Calls a second of bench/generate.py with the same prompts."""
+    """Return the calls per second of bench/generate.py with the same prompts."""
     on_gpu = options.device == "cuda"
     slots = GPU_SLOTS if on_gpu else CPU_SLOTS
     conversations = 3 * slots if on_gpu or options.tiny else 9
@@ -239,7 +239,7 @@ def generate_rate(model: Path, folder: Path, options: argparse.Namespace) -> flo
 
 @contextmanager
 def model_of(options: argparse.Namespace) -> Iterator[Path]:
-    """The folder of the model: the bundled one, or a random one of two layers with its tokenizer."""
+    """Return the folder of the bundled model, or of a random model with two layers and the same tokenizer."""
     from skillmix.models.bundled import bundled_model
 
     bundled = bundled_model("smollm2-135m")
@@ -261,7 +261,7 @@ def model_of(options: argparse.Namespace) -> Iterator[Path]:
 
 
 def measured(size: Size, model: Path, options: argparse.Namespace) -> dict[str, str]:
-    """All figures of a size."""
+    """Return all figures of a size."""
     figures: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -292,7 +292,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def print_table(by_size: dict[str, dict[str, str]]) -> None:
-    """One column for each size."""
+    """Print one column for each size."""
     rows = dict.fromkeys(name for figures in by_size.values() for name in figures)
     print(f"\n| | {' | '.join(by_size)} |\n|:--|{'--:|' * len(by_size)}")
     for row in rows:
@@ -305,13 +305,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", nargs="+", choices=["small", "medium", "large"], default=["small", "medium", "large"])
     parser.add_argument("--device", choices=["cpu", "cuda"])
-    parser.add_argument("--tiny", action="store_true", help="a random model of two layers")
-    parser.add_argument("--prompt-set", default="worked", help="prompts of the first writer")
+    parser.add_argument("--tiny", action="store_true", help="a random model with two layers")
+    parser.add_argument("--prompt-set", default="worked", help="prompt set of the first writer")
     parser.add_argument("--generate", action="store_true", help="compare with bench/generate.py")
-    parser.add_argument("--conversations", type=int, help="of the first data set, instead of the size's")
-    parser.add_argument("--steps", type=int, help="of each training, instead of the size's")
-    parser.add_argument("--evaluated", type=int, help="conversations of each student, instead of the size's")
-    parser.add_argument("--limit", type=float, help="seconds after which the run is ended and what there is printed")
+    parser.add_argument("--conversations", type=int, help="conversations of the first data set")
+    parser.add_argument("--steps", type=int, help="steps of each training")
+    parser.add_argument("--evaluated", type=int, help="evaluated conversations of each student")
+    parser.add_argument("--limit", type=float, help="seconds after which the run is ended and its figures are printed")
     options = parser.parse_args()
     if options.device is None:
         import torch

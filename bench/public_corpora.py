@@ -47,7 +47,7 @@ def _chapters(root: Path) -> Iterator[tuple[str, str]]:
     data = root / "usr/lib/R/site-library/janeaustenr/data"
     index = gzip.decompress((data / "Rdata.rdx").read_bytes())
     stored = (data / "Rdata.rdb").read_bytes()
-    # In the index, a vector of two whole numbers for each object: where it begins, and how long it is.
+    # For each object, the index has a vector of two integers: its start and its length.
     pairs = [struct.unpack(">ii", match[1]) for match in re.finditer(rb"\0\0\0\x0d\0\0\0\x02(.{8})", index, re.DOTALL)]
     for name, (start, length) in zip(_BOOKS, pairs, strict=True):
         chapters: list[list[str]] = [[]]
@@ -61,7 +61,7 @@ def _chapters(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _strings(content: bytes) -> list[str]:
-    """The strings of a serialized R vector of strings, which begins after the header of the stream."""
+    """Return the strings of a serialized R vector of strings, which follows the header of the stream."""
     position = content.index(b"\0\0\0\x10")
     (count,) = struct.unpack(">i", content[position + 4 : position + 8])
     position += 8
@@ -75,7 +75,7 @@ def _strings(content: bytes) -> list[str]:
 
 
 class _Paragraphs(HTMLParser):
-    """The paragraphs of a page of the handbook, without listings."""
+    """Collects the paragraphs of a page of the handbook, without listings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,14 +121,14 @@ def _entries(root: Path) -> Iterator[tuple[str, str]]:
     for line in (folder / "foldoc.index").read_text("utf-8").splitlines():
         name, start, length = line.split("\t")
         place = _number(start)
-        if place in seen or name.startswith("00"):  # several names may lead to one entry
+        if place in seen or name.startswith("00"):  # several names may refer to one entry
             continue
         seen.add(place)
         yield name, _plain_entry(content[place : place + _number(length)].decode("utf-8", "replace"))
 
 
 def _number(digits: str) -> int:
-    """A number as dictd writes it, in base 64."""
+    """Parse a number in the base-64 notation of dictd."""
     value = 0
     for digit in digits:
         value = value * 64 + _DIGITS.index(digit)
@@ -136,7 +136,7 @@ def _number(digits: str) -> int:
 
 
 def _plain_entry(entry: str) -> str:
-    """The prose of an entry: without its names, subjects, links, sources and date."""
+    """Return the prose of an entry, without its names, subjects, links, sources and date."""
     _, _, body = entry.partition("\n\n")
     paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", body.replace("{", "").replace("}", ""))]
     plain = [_DATE.sub("", _SUBJECTS.sub("", part)) for part in paragraphs]

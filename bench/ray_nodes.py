@@ -27,7 +27,7 @@ CLIENTS = {"ray": on_ray, "alone": ours}
 
 
 def main() -> None:
-    """Serve, start a cluster, run one client, or compare them."""
+    """Start a server, a cluster or one client, or compare the numbers of nodes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--texts", type=int, default=300)
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def compare_nodes(options: argparse.Namespace) -> None:
-    """Print one row for no Ray, and one for each number of nodes."""
+    """Print one row without Ray, and one for each number of nodes."""
     print("| nodes | at once | calls | calls/s | of ideal | of linear | over no Ray | CPU ms a call |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     with server(options.latency) as address:
@@ -72,7 +72,7 @@ def compare_nodes(options: argparse.Namespace) -> None:
 
 
 def measured(nodes: int, address: str, options: argparse.Namespace) -> dict[str, float]:
-    """The rate of a whole run, and its CPU time for a call."""
+    """Return the rate of a whole run, and its CPU time per call."""
     texts, at_once = options.texts * max(1, nodes), options.at_once * max(1, nodes)
     with cluster(nodes) as environment:
         client = "ray" if nodes else "alone"
@@ -84,7 +84,7 @@ def measured(nodes: int, address: str, options: argparse.Namespace) -> dict[str,
 def child(
     mode: str, client: str, address: str, texts: int, at_once: int, environment: dict[str, str]
 ) -> dict[str, float]:
-    """Run one client in a process of its own."""
+    """Run one client in a separate process."""
     command = [sys.executable, __file__, mode, client, "--address", address]
     command += ["--texts", str(texts), "--at-once", str(at_once)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
@@ -95,7 +95,7 @@ def child(
 
 
 def run_client(client: str, address: str, texts: int, at_once: int) -> None:
-    """In the child: run, and print rate and CPU time."""
+    """Run and print rate and CPU time, in the child process."""
     with tempfile.TemporaryDirectory() as folder:
         cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
@@ -106,7 +106,7 @@ def run_client(client: str, address: str, texts: int, at_once: int) -> None:
 
 @contextmanager
 def server(latency: float) -> Iterator[str]:
-    """The address of a server in a process of its own."""
+    """Yield the address of a server in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder) / "port"
         process = subprocess.Popen([sys.executable, __file__, "--serve", str(port_file), "--latency", str(latency)])
@@ -121,7 +121,7 @@ def server(latency: float) -> Iterator[str]:
 
 @contextmanager
 def cluster(nodes: int) -> Iterator[dict[str, str]]:
-    """The environment in which a run finds a cluster of so many nodes; none for no nodes."""
+    """Yield the environment for a cluster of this many nodes; empty without nodes."""
     if not nodes:
         yield {}
         return
@@ -140,7 +140,7 @@ def cluster(nodes: int) -> Iterator[dict[str, str]]:
 
 
 def start_cluster(nodes: int) -> None:
-    """In the child: start nodes, print their address, and end them when standard input is closed."""
+    """Start nodes, print their address, and end them when standard input is closed, in the child process."""
     from ray.cluster_utils import Cluster
 
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

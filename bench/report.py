@@ -38,7 +38,7 @@ NOUNS = ("harbour", "lantern", "orchard", "violin", "glacier", "compass", "meado
 
 
 def experiment_for(texts: int, votes: int) -> Experiment:
-    """An experiment of about that many texts; without votes, code grades them."""
+    """Return an experiment with about this many texts; without votes, code grades them."""
     each = max(1, round(texts / (len(STUDENTS) * len(SETTINGS) * len(KS) * GENERATIONS)))
     step = {"name": "eval", "stage": "evaluate", "students": list(STUDENTS), "graders": ["judge"]}
     document = {
@@ -52,13 +52,13 @@ def experiment_for(texts: int, votes: int) -> Experiment:
 
 
 def text_of(combination: Combination, rng: random.Random) -> str:
-    """A sentence or two of a usual length."""
+    """Return one or two sentences of usual length."""
     words = " ".join(rng.choice(NOUNS) for _ in range(20 + 6 * combination.k))
     return f"On {combination.topic.lower()} the {words}, number {rng.randrange(10**9)}; who would not be glad of it?"
 
 
 def reply_to(combination: Combination, rng: random.Random, quality: float) -> str:
-    """What a grader might write."""
+    """Return a realistic reply of a grader."""
     if rng.random() < 0.04:
         return "I am sorry, but there is not enough to grade in this text."
     rubric = rubric_of(combination.skills, combination.topic)
@@ -69,7 +69,7 @@ def reply_to(combination: Combination, rng: random.Random, quality: float) -> st
 
 
 def calls_of(experiment: Experiment, catalog: Catalog, prompts: PromptSet) -> Iterator[tuple[Request, Reply]]:
-    """Every call of the experiment, answered."""
+    """Yield every call of the experiment with its reply."""
     rng, seen, decoding = random.Random(0), set(), Decoding()
     settings = experiment.graders["judge"]
     votes = 0 if settings.model == "rules:" else settings.votes
@@ -96,7 +96,7 @@ def calls_of(experiment: Experiment, catalog: Catalog, prompts: PromptSet) -> It
 
 
 def make_run(folder: Path, texts: int, votes: int) -> Run:
-    """A run with that many texts, graded by votes or by code."""
+    """Make a run with this many texts, graded by votes or by code."""
     experiment, catalog = experiment_for(texts, votes), load_catalog("paper" if votes else "verifiable")
     run = Run(folder)
     with run.write() as journal:
@@ -108,7 +108,7 @@ def make_run(folder: Path, texts: int, votes: int) -> Run:
 
 
 def measured_report(run: Run) -> dict[str, object]:
-    """The report in a process of its own, with its time and memory."""
+    """Write the report in a separate process, and return its time and memory."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
     command = [sys.executable, "-m", "skillmix", "report", str(run.path), "--json"]
@@ -129,7 +129,7 @@ def measured_report(run: Run) -> dict[str, object]:
 
 
 def measured_browser(folder: Path) -> dict[str, float]:
-    """Seconds until a cell's texts, the votes on one of them, and the results of a search stand on the page."""
+    """Return the seconds until the page shows a cell's texts, the votes on one of them, and search results."""
     from selenium import webdriver
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
@@ -171,13 +171,13 @@ def measured_browser(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print what it took."""
+    """Print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("texts", nargs="?", type=int, default=100_000)
     parser.add_argument("--votes", type=int, default=3)
     parser.add_argument("--code", action="store_true", help="code grades the texts, and no model")
     parser.add_argument("--browser", action="store_true")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the run stays, and is found again")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run here, and use it if it exists")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         place = options.keep or Path(temporary) / "bench"

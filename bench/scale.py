@@ -64,7 +64,7 @@ _AT_ONCE = 2000
 
 
 def evaluation(conversations: int) -> Experiment:
-    """An experiment of about that many conversations."""
+    """Return an experiment with about this many conversations."""
     each = max(1, round(conversations / (len(STUDENTS) * len(KS) * GENERATIONS)))
     step = {"name": "e", "stage": "evaluate", "students": list(STUDENTS), "graders": ["judge"], "settings": ["all"]}
     document = {
@@ -132,7 +132,7 @@ def _conversations(experiment: Experiment, catalog: Catalog) -> Iterator[tuple[C
 
 
 def find_copies(conversations: int) -> int:
-    """Copies and phrases of half as many texts, of which one in twenty is a near-copy of another."""
+    """Find copies and phrases among half as many texts, of which one in twenty is a near-copy of another."""
     from skillmix.datasets.corpus import corpus_of, distinct_share, repeated_frames
     from skillmix.datasets.kept_texts import removals
 
@@ -151,7 +151,7 @@ def find_copies(conversations: int) -> int:
 
 
 def score_table(conversations: int) -> int:
-    """The scores of as many texts, whose grades are random."""
+    """Score this many texts with random grades."""
     import numpy as np
 
     from skillmix.runs.texts import TextColumn, TextGrade, TextTable, number_of
@@ -186,7 +186,7 @@ PARTS: dict[str, Callable[[int], int]] = {"copies": find_copies, "table": score_
 
 
 def measured(command: str, folder: Path) -> dict[str, float]:
-    """One command in a process of its own."""
+    """Run one command in a separate process."""
     call = [sys.executable, str(Path(__file__).resolve()), "--measure", command]
     done = subprocess.run(call, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -194,7 +194,7 @@ def measured(command: str, folder: Path) -> dict[str, float]:
 
 
 def measure(command: str) -> None:
-    """The child's part."""
+    """Run the command, in the child process."""
     from skillmix.commands import main
 
     together = [0.0]
@@ -219,13 +219,13 @@ def measure(command: str) -> None:
 
 
 def output_of(command: str) -> Path:
-    """The file or folder that a command writes; what it prints is in the file `output`."""
+    """Return the file or folder that a command writes; standard output goes to the file `output`."""
     kind, *form = command.split(", ")
     return Path("runs/bench", ".".join(form)) if kind == "export" else Path(OUTPUTS.get(kind, "output"))
 
 
 def _watch(together: list[float]) -> None:
-    """Note the most memory that this process and its children have had together, in MB."""
+    """Record the peak memory of this process and its children together, in MB."""
     page = resource.getpagesize()
     while True:
         size = 0
@@ -245,7 +245,7 @@ def _children(number: int) -> Iterator[Path]:
 
 
 def made_run(folder: Path, kind: str, conversations: int) -> Path:
-    """The folder of a run, which is made unless it is there."""
+    """Return the folder of a run, which is made if it does not exist."""
     place = folder / f"{kind}-{conversations}"
     if not (place / "made").exists():
         shutil.rmtree(place, ignore_errors=True)
@@ -259,12 +259,12 @@ def made_run(folder: Path, kind: str, conversations: int) -> Path:
 
 
 def main() -> None:
-    """Make the runs that are not there, and measure."""
+    """Make missing runs, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conversations", type=int, nargs="+", default=[30_000, 100_000, 300_000])
     parser.add_argument("--only", nargs="+", choices=[name.replace(", ", "-") for name in COMMANDS])
     parser.add_argument("--folder", type=Path, default=Path("/tmp/bench-scale"))
-    parser.add_argument("--parts", type=int, nargs="+", metavar="CONVERSATIONS", help="measure parts of the work alone")
+    parser.add_argument("--parts", type=int, nargs="+", metavar="CONVERSATIONS", help="measure parts of the work")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

@@ -29,7 +29,7 @@ EXPLANATION = (
 
 
 def reply(combination: Combination, rng: random.Random) -> str:
-    """What a grader might write about a text."""
+    """Return a realistic reply of a grader."""
     if rng.random() < 0.04:
         return "I am sorry, but there is not enough to grade in this text."
     rubric = rubric_of(combination.skills, combination.topic)
@@ -40,7 +40,7 @@ def reply(combination: Combination, rng: random.Random) -> str:
 
 
 def calls(combinations: list[Combination], rng: random.Random) -> Iterator[tuple[Request, Reply]]:
-    """Texts and their gradings."""
+    """Yield texts and their gradings."""
     decoding = Decoding()
     for combination in combinations:
         for generation in range(TEXTS):
@@ -56,7 +56,7 @@ def calls(combinations: list[Combination], rng: random.Random) -> Iterator[tuple
 
 
 def make_run(folder: Path, gradings: int) -> None:
-    """A run with that many gradings, over k = 1 to 5."""
+    """Make a run with this many gradings, over k = 1 to 5."""
     rng = random.Random(0)
     catalog = load_catalog("paper")
     each = gradings // (VOTES * TEXTS) // 5 + 1

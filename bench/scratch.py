@@ -37,7 +37,7 @@ SHAPE = ModelShape(96, 2, 4)
 
 
 def conversations(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Requests that name some of 120 words, and texts that have them in clauses of a small grammar."""
+    """Return requests that name some of 120 words, and texts that use them in clauses of a small grammar."""
     draw = random.Random(seed)
     words = [
         "".join(draw.choice(s) for s in ("bdfgklmnprst", "aeiou", "bdgklmnrst", "aeiou", "nrst")) for _ in range(600)
@@ -55,7 +55,7 @@ def conversations(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 class PlainLayer(nn.Module):  # type: ignore[misc]
-    """A layer of a Llama."""
+    """A Llama layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class PlainLayer(nn.Module):  # type: ignore[misc]
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Hidden states after the layer."""
+        """Return the hidden states after the layer."""
         rows, length, width = hidden.shape
         normed = self.before(hidden)
         q, k, v = (
@@ -86,7 +86,7 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class PlainModel(nn.Module):  # type: ignore[misc]
-    """A Llama with tied embeddings."""
+    """A Llama model with tied embeddings."""
 
     def __init__(self, words: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class PlainModel(nn.Module):  # type: ignore[misc]
         self.cos, self.sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The logits of every token."""
+        """Return the logits of every token."""
         hidden = self.embeddings(tokens)
         for layer in self.layers:
             hidden = layer(hidden, self.cos, self.sin)
@@ -107,7 +107,7 @@ class PlainModel(nn.Module):  # type: ignore[misc]
 
 
 def plain(rows: list[tuple[str, str]], steps: int) -> tuple[float, float]:
-    """CPU seconds and last loss of the plain loop."""
+    """Return the CPU seconds and the last loss of the plain loop."""
     talks = [
         (["<user>", *ask.split(), "<assistant>"], [*text.replace(",", " ,").replace(".", " .").split(), "</s>"])
         for ask, text in rows
@@ -153,7 +153,7 @@ def plain(rows: list[tuple[str, str]], steps: int) -> tuple[float, float]:
 
 
 def experiment(rows: list[tuple[str, str]], steps: int, folder: Path) -> Path:
-    """A train step on the conversations, and an evaluate step of 3,000 texts."""
+    """Return an experiment with a train step on the conversations and an evaluate step."""
     short_prompts(folder)
     (folder / "data").mkdir()
     lines = [
@@ -190,7 +190,7 @@ def experiment(rows: list[tuple[str, str]], steps: int, folder: Path) -> Path:
 
 
 def short_prompts(folder: Path) -> None:
-    """Prompts and definitions of few words, as students from scratch are asked."""
+    """Write short prompts and definitions, like those for students from scratch."""
     shutil.copytree(SHIPPED / "verifiable", folder / "catalog")
     file = folder / "catalog" / "skills.yaml"
     skills = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -201,7 +201,7 @@ def short_prompts(folder: Path) -> None:
 
 
 def main() -> None:
-    """Measure what the arguments name."""
+    """Run the measurements named in the arguments."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--texts", type=int, default=18000)
@@ -222,11 +222,11 @@ def main() -> None:
 
 
 def ours(path: Path, *, is_profiled: bool) -> None:
-    """Train a step from file to checkpoint."""
+    """Run a train step, from file to checkpoint."""
     import cProfile
     import pstats
 
-    import skillmix.training.job_run  # noqa: F401  # part of the start
+    import skillmix.training.job_run  # noqa: F401  # counted as part of the start
     from skillmix.steps.run import train_steps
 
     profile = cProfile.Profile()
@@ -243,7 +243,7 @@ def ours(path: Path, *, is_profiled: bool) -> None:
 
 
 def texts(path: Path) -> None:
-    """Ask the trained model, in a process of its own."""
+    """Evaluate the trained model in a separate process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [str(Path(sys.executable).with_name("skillmix")), "run", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -63,7 +63,7 @@ def _drawn(catalog: Catalog, setting: Setting, k: int, count: int, *, entailed: 
 
 
 def _shares(student: TemplateStudent | _Insider, drawn: list[Combination], form: Form) -> tuple[float, float, float]:
-    """Full marks; of these, with each skill alone woven; and with all skills woven together."""
+    """Return full marks, full marks with each skill woven in alone, and with all skills woven in together."""
     full = alone = together = 0
     for combination in drawn:
         written = student.write(combination.skills, combination.topic, form)
@@ -75,7 +75,7 @@ def _shares(student: TemplateStudent | _Insider, drawn: list[Combination], form:
 
 
 def _is_woven_alone(verdict: Verdict, skill: str) -> bool:
-    """Whether a skill would be woven if no other skill used a topic word."""
+    """Whether a skill would be woven in if no other skill used a topic word."""
     return replace(verdict, evidence={skill: verdict.evidence[skill]}).woven[skill]
 
 

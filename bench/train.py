@@ -43,13 +43,13 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's shape, and how much of it is measured."""
+    """A model's shape, and the size of its measurement."""
 
     config: Callable[[], Any]
     conversations: int
-    """Measured, after a warm-up."""
+    """Measured conversations, after a warm-up."""
     screening: int
-    """Conversations for which each setting of the baseline is tried."""
+    """Conversations for the trial of each setting of the baseline."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ SHAPES = {
 
 
 def main() -> None:
-    """Measure what was asked for; a setting that fails is a line of its own."""
+    """Run the requested measurements; a setting that fails has its own line."""
     arguments = parsed()
     shape, device = SHAPES[arguments.shape], torch.device(arguments.device)
     model = build(shape, device)
@@ -124,40 +124,40 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument(
         "--what", nargs="+", default=["baseline", "ours"], choices=["baseline", "ours", "trainer", "trl"]
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--trained", type=float, default=0.5, help="part of a conversation's tokens that are answers")
-    parser.add_argument("--micro", type=int, nargs="+", default=[8, 16, 32, 64], help="conversations of a micro-batch")
+    parser.add_argument("--trained", type=float, default=0.5, help="share of tokens in answers")
+    parser.add_argument("--micro", type=int, nargs="+", default=[8, 16, 32, 64], help="conversations per micro-batch")
     parser.add_argument("--baseline-precision", nargs="+", default=None, choices=["bf16", "autocast"])
-    parser.add_argument("--attention", nargs="+", default=["sdpa"], help="for the Trainer")
-    parser.add_argument("--precision", nargs="+", default=["auto"], help="ours")
-    parser.add_argument("--budget", type=int, nargs="+", default=[0], help="ours: tokens of a micro-batch; 0 measures")
-    parser.add_argument("--recompute", nargs="+", default=["auto"], help="ours: auto, on or off")
-    parser.add_argument("--compile", nargs="+", choices=["auto", "on", "off"], help="ours; by default on, on a GPU")
+    parser.add_argument("--attention", nargs="+", default=["sdpa"], help="attention of the Trainer")
+    parser.add_argument("--precision", nargs="+", default=["auto"], help="skillmix: precision")
+    parser.add_argument("--budget", type=int, nargs="+", default=[0], help="skillmix: tokens per micro-batch; 0: auto")
+    parser.add_argument("--recompute", nargs="+", default=["auto"], help="skillmix: auto, on or off")
+    parser.add_argument("--compile", nargs="+", choices=["auto", "on", "off"], help="skillmix; on by default on a GPU")
     parser.add_argument(
-        "--lora", type=int, nargs="+", default=[0], help="ours: rank of an adapter; 0 trains all weights"
+        "--lora", type=int, nargs="+", default=[0], help="skillmix: rank of an adapter; 0 trains all weights"
     )
-    parser.add_argument("--batch", type=int, default=BATCH, help="conversations of a step")
+    parser.add_argument("--batch", type=int, default=BATCH, help="conversations per step")
     parser.add_argument("--length", type=float, help="mean length of a conversation in tokens")
-    parser.add_argument("--profile", action="store_true", help="ours: where one step's time goes")
-    parser.add_argument("--json", help="also write the table there")
+    parser.add_argument("--profile", action="store_true", help="skillmix: profile one step")
+    parser.add_argument("--json", help="also write the table to this file")
     return parser.parse_args()
 
 
 def build(shape: Shape, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Any:
-    """The same random weights each time."""
+    """Make the same random weights each time."""
     torch.manual_seed(0)
     with torch.device(device):
         return AutoModelForCausalLM.from_config(shape.config(), dtype=dtype if device.type == "cuda" else torch.float32)
 
 
 def examples(shape: Shape, arguments: argparse.Namespace) -> list[Example]:
-    """A warm-up and the conversations that are measured: two answers each, behind two prompts."""
+    """Return the conversations for the warm-up and the measurement, each with two prompts and two answers."""
     rng, mean = np.random.default_rng(0), arguments.length
     spread, shortest = (150, 250) if mean is None else (mean / 4, mean / 3)
     found = []
@@ -184,7 +184,7 @@ class Bench:
         self.results: list[Result] = []
 
     def ours(self) -> None:
-        """Every asked combination of settings."""
+        """Measure every requested combination of settings."""
         given = self.arguments
         compiled_or_not = given.compile or ["on" if self.device.type == "cuda" else "off"]
         settings = product(given.precision, given.recompute, given.budget, compiled_or_not, given.lora)
@@ -197,7 +197,7 @@ class Bench:
             self._try(label, partial(self._ours, recipe))
 
     def baseline(self) -> None:
-        """Every setting for one short stretch, then the best for all."""
+        """Try every setting briefly, then measure the best one."""
         best: tuple[Result, dict[str, Any]] | None = None
         default = ["bf16", "autocast"] if self.parameters < 1e9 else ["bf16"]
         for precision in self.arguments.baseline_precision or default:
@@ -214,7 +214,7 @@ class Bench:
             self._try(label, partial(self._baseline, len(self.data), **best[1]))
 
     def trainer(self) -> None:
-        """The transformers Trainer with its flattening collator."""
+        """Measure the transformers Trainer with its flattening collator."""
         for attention in self.arguments.attention:
             for recompute in (False, True):
                 for micro in self.arguments.micro:
@@ -222,26 +222,26 @@ class Bench:
                     self._try(label, partial(self._trainer, micro, recompute, attention))
 
     def trl(self) -> None:
-        """TRL's SFTTrainer without padding."""
+        """Measure TRL's SFTTrainer without padding."""
         for recompute in (False, True):
             for micro in self.arguments.micro:
                 label = f"TRL, padding-free, micro-batch {micro}{', recompute' * recompute}"
                 self._try(label, partial(self._trl, micro, recompute))
 
     def batches(self, data: Sequence[Example]) -> Iterator[Sequence[Example]]:
-        """Steps, the last perhaps smaller."""
+        """Yield steps, of which the last may be smaller."""
         for start in range(0, len(data), self.batch):
             yield data[start : start + self.batch]
 
     def _try(self, label: str, measure: Callable[[], Result]) -> Result | None:
-        """A measurement, or why there is none; memory is free again after both."""
+        """Return a measurement, or the reason why there is none; free the memory."""
         self._clean()
         started, result = time.perf_counter(), None
         try:
             result = Result(**{**asdict(measure()), "what": label})
         except torch.OutOfMemoryError:
             note(f"| {label} | out of memory |")
-        except Exception as error:  # noqa: BLE001 - one failing setting must not end the others
+        except Exception as error:  # noqa: BLE001 - a failing setting must not prevent the others
             note(f"| {label} | failed: {type(error).__name__}: {' '.join(str(error).split())[:600]} |")
         if result:
             self.results.append(result)
@@ -347,7 +347,7 @@ class Bench:
         return self._watched(watch, trainer)
 
     def _few(self) -> list[Example]:
-        """A warm-up and what the baseline's settings are tried on, or twice as much where that is one step."""
+        """Return the conversations for the warm-up and the trial of a setting, twice as many if they are one step."""
         return self.data[: self.batch + max(2 * self.batch, self.shape.screening)]
 
     def _settings(self, micro: int, recompute: bool) -> dict[str, Any]:
@@ -380,7 +380,7 @@ class Bench:
 
 
 class Rows(torch.utils.data.Dataset):  # type: ignore[misc]
-    """Examples as the Trainer wants them."""
+    """Examples in the form that the Trainer expects."""
 
     def __init__(self, data: Sequence[Example]) -> None:
         self.data = data
@@ -393,7 +393,7 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def watcher(bench: Bench) -> Any:
-    """A callback that starts the clock after the first step."""
+    """Return a callback that starts the clock after the first step."""
     from transformers import TrainerCallback
 
     class Watch(TrainerCallback):  # type: ignore[misc]
@@ -408,18 +408,18 @@ def watcher(bench: Bench) -> Any:
 
 
 class Stretch:
-    """A stretch of time in which tokens are trained on."""
+    """A time interval in which tokens are trained on."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.started = self.ended = self._now()
 
     def look(self) -> None:
-        """Perhaps this was the end."""
+        """Record a possible end of the interval."""
         self.ended = self._now()
 
     def result(self, steps: Sequence[Sequence[Example]], *, loss: float, norm: float | None) -> Result:
-        """What these steps took until now, or until the last look."""
+        """Return the duration of these steps until now or until the last record."""
         seconds = (self.ended if self.ended > self.started else self._now()) - self.started
         rate = sum(len(e.tokens) for step in steps for e in step) / seconds
         on_gpu = self.bench.device.type == "cuda"
@@ -440,13 +440,13 @@ class Stretch:
 
 
 def labelled(example: Example) -> dict[str, list[int]]:
-    """Tokens, and labels that are -100 where nothing is trained."""
+    """Return tokens, and labels that are -100 for untrained tokens."""
     labels = np.where(example.is_trained, example.tokens, -100)
     return {"input_ids": example.tokens.tolist(), "labels": labels.tolist()}
 
 
 def no_tokenizer() -> Any:
-    """The least that TRL takes for a tokenizer; the examples are tokens already."""
+    """Return a minimal tokenizer for TRL; the examples are already tokenized."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -455,7 +455,7 @@ def no_tokenizer() -> Any:
 
 
 def padded(conversations: Sequence[Example], device: torch.device) -> dict[str, torch.Tensor]:
-    """What the usual collator makes of some conversations."""
+    """Collate conversations in the usual way."""
     longest = max(len(e.tokens) for e in conversations)
     shape = len(conversations), longest
     tokens, labels, mask = np.zeros(shape, np.int64), np.full(shape, -100), np.zeros(shape, np.int64)
@@ -468,7 +468,7 @@ def padded(conversations: Sequence[Example], device: torch.device) -> dict[str, 
 
 
 def profile(step: Callable[[], Any]) -> None:
-    """Where a step's time goes on the GPU, and how long the GPU had nothing to do."""
+    """Print a step's time on the GPU by kernel, and the time in which the GPU was idle."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
@@ -487,7 +487,7 @@ def profile(step: Callable[[], Any]) -> None:
 
 
 def row(result: Result) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     norm = "" if result.first_norm is None else f"{result.first_norm:.4f}"
     return (
         f"| {result.what} | {result.tokens_per_second:,.0f} | {result.utilisation:.1%} | {result.gib:.1f} | "
@@ -496,7 +496,7 @@ def row(result: Result) -> str:
 
 
 def note(line: str) -> None:
-    """Say it now: the machine may be gone in a minute."""
+    """Print a line at once, because the machine may stop soon."""
     print(line, flush=True)
 
 

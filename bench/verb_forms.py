@@ -23,7 +23,7 @@ NO_VERBS = (
     | {"like", "please", "thank", "welcome", "well", "yes", "one", "mr", "mrs"}
     | word_set("dun ejaculate fart freak fuck pee piss samba screw shit")
 )
-"""Words that are verbs too rarely, or that `verbs.py` treats apart."""
+"""Words that are rarely verbs, or that `verbs.py` treats separately."""
 _AFTER_MODAL = re.compile(
     r"\b(?:will|would|can|could|should|must|may|might|shall|don't|doesn't|didn't|won't|can't|cannot|let's)"
     r" (?:not |never |always |also )?([a-z]+)"
@@ -36,7 +36,7 @@ _AS_VERB = re.compile(
 _AS_NOUN = re.compile(r"\b(?:the|a|an|my|your|his|her|its|our|their|this|that|some|no|of|in|with|for) ([a-z]+)")
 _NOUNS_IN_ING = {"lightning", "railing", "siding", "stocking", "shilling"}
 MOSTLY = 0.55
-"""The share of verbs among a word's clear cases above which it can open an order with a bare noun: "Use soap"."""
+"""The share of verbs among a word's clear cases above which it can begin an order with a bare noun: "Use soap"."""
 FREQUENT = 8
 """The fewest uses of an adjective in the list."""
 

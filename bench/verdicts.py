@@ -58,7 +58,7 @@ def main(texts: int) -> None:
 
 
 def _print_woven(judge: Judge) -> None:
-    """What the question of woven skills adds for texts with all skills, the sentences for pairs."""
+    """Measure the check for woven skills on texts with all skills, which are the sentences for pairs."""
     witnesses = yaml.safe_load((LABELLED / "witnesses.yaml").read_text(encoding="utf-8")) * 5
     verdicts: list[Verdict] = []
     judged = _seconds(
@@ -72,7 +72,7 @@ def _print_woven(judge: Judge) -> None:
 
 
 def _by_part(number: int, topics: Sequence[TopicWords], shown: PromptTexts) -> dict[str, float]:
-    """CPU seconds of each part for a batch of texts, few enough that keeping them does not burden the collector."""
+    """Return the CPU seconds of each part for a batch of texts that is small enough for the garbage collector."""
     numbers = range(number, number + BATCH)
     texts = [_text(n) for n in numbers]
     passages: list[Passage] = []
@@ -92,7 +92,7 @@ def _by_part(number: int, topics: Sequence[TopicWords], shown: PromptTexts) -> d
 
 
 def _whole_passage(text: str) -> Passage:
-    """Parts that several checkers share are made now, so that no checker is charged with them."""
+    """Compute the parts that several checkers share, so that their time is not attributed to one checker."""
     passage = passage_of(text)
     _ = passage.words, passage.pieces, passage.lower
     return passage
@@ -114,7 +114,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _pool() -> list[str]:
-    """Labelled sensible texts and the sentences for pairs of skills, those of one sentence."""
+    """Return sensible labeled texts and the sentences for pairs of skills that have one sentence."""
     entries = [
         entry
         for name in ("labelled/sensible.yaml", "witnesses.yaml")
@@ -129,7 +129,7 @@ NAMES = list(CHECKERS_BY_NAME)
 
 
 def _text(number: int) -> str:
-    """Another text for each number: one of the pool, one further on with every step, one further with every round."""
+    """Return a different text for each number, combined from three texts of the pool."""
     size = len(POOL)
     return " ".join(POOL[place % size] for place in (number, 7 * number + 1, number + number // size + 2))
 

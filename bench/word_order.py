@@ -26,11 +26,11 @@ from skillmix.checkers.passage import Passage, passage_of
 from skillmix.checkers.sense import DIGITS, LOWEST, OTHER_CLASSES, STEP, symbols
 from skillmix.checkers.words import word_set
 
-OWN_CLASS = 250  # the most frequent words are classes of their own
+OWN_CLASS = 250  # each of the most frequent words is a separate class
 KNOWN = 6000
 SHARED_CLASSES = 60
 CONTEXTS = 500
-PRIOR = 1.3  # pairs that were to be expected but were rarely seen are drawn towards 0 by so many imagined ones
+PRIOR = 1.3  # pseudocounts that shrink expected but rarely seen pairs toward 0
 
 COARSE = word_set(
     "ass asses asshole assholes bastard bastards bitch bitches crap damn dick dicks fuck fucked fucking fucks penis "
@@ -42,7 +42,7 @@ Numbers = NDArray[np.float64]
 
 
 def main(builds: Path, inflections: Path, edited_files: list[Path]) -> None:
-    """Count and write the table into the package."""
+    """Count pairs and write the table into the package."""
     prose = [path.read_text("utf-8", errors="ignore") for path in edited_files]
     passages = [passage_of(text) for text in dict.fromkeys([*_sentences(builds), *_sentences_of(prose)])]
     print(f"{len(passages)} sentences")
@@ -97,7 +97,7 @@ def _lower(passage: Passage) -> list[str]:
 
 
 def _groups(passages: list[Passage], known: list[str]) -> list[int]:
-    """A group for each known word after the first: words with like neighbours to the left and right."""
+    """Return the group of each known word after the first; a group has similar left and right neighbors."""
     places = {word: place for place, word in enumerate(known)}
     beside = np.zeros((len(known), 2 * CONTEXTS + 4))
     for passage in passages:

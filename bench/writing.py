@@ -36,27 +36,27 @@ RATE, SECONDS = "SKILLMIX_BENCH_RATE", "SKILLMIX_BENCH_SECONDS"
 
 
 class PacedModel(LocalModel):
-    """A local model whose device is a clock: each call holds a slot for a time that its seed decides."""
+    """A stand-in for a local model: each call holds a slot for a time determined by its seed."""
 
     busy_s = busy_until_last_began_s = 0.0
     first_s = last_s = last_began_s = 0.0
     cpu_s = 0.0
-    """CPU time of the stand-ins that have ended."""
+    """CPU time of the finished stand-ins."""
     most_slots = 2048
 
     @classmethod
     def reset(cls) -> None:
-        """Begin to measure anew."""
+        """Reset the measurements."""
         cls.busy_s = cls.busy_until_last_began_s = cls.first_s = cls.last_s = cls.last_began_s = 0.0
 
     @classmethod
     def share_until_last_began(cls) -> float:
-        """The mean share of busy slots from the first call until the last conversation began."""
+        """Return the mean share of busy slots from the first call until the last conversation began."""
         seconds = cls.last_began_s - cls.first_s
         return cls.busy_until_last_began_s / seconds if seconds else 0.0
 
     async def probe(self) -> None:
-        """There is no checkpoint to check."""
+        """Do nothing, because there is no checkpoint."""
 
     def _generate(self, requests: list[Request], work: ThreadWork, put: Any) -> None:
         started = time.thread_time()
@@ -95,7 +95,7 @@ class PacedModel(LocalModel):
 
 
 class Texts:
-    """Replies that show the skills of their combination at a rate."""
+    """Makes replies that show the skills of their combination at a given rate."""
 
     def __init__(self, rates: str) -> None:
         self._shown = {
@@ -108,7 +108,7 @@ class Texts:
         self._rates = rates_of(rates)
 
     def reply(self, request: Request) -> Reply:
-        """A sentence for each skill, and a sentence about the topic, or other words."""
+        """Return a sentence for each skill and a sentence about the topic, or other words."""
         subject = request.subject
         assert subject is not None and isinstance(request.key, GenerateKey)
         drawn = digest("bench", request.seed, size=16)
@@ -119,7 +119,7 @@ class Texts:
             self._shown.get(skill, ["It is late."])[drawn[2 + n] % len(self._shown.get(skill, [""]))]
             for n, skill in enumerate(subject.combination.skills)
         ]
-        # Words of another topic now and then belong to this one too, so only good texts have them.
+        # Words of another topic may belong to this one too, so only good texts contain them.
         every = self._every if is_good else NO_TOPIC
         others = [every[int.from_bytes(drawn[n : n + 2]) % len(every)] for n in (7, 9, 11)]
         words = self._words[subject.combination.topic] or ("thing",)
@@ -131,7 +131,7 @@ class Texts:
 
 
 def rates_of(text: str) -> dict[str, list[float]]:
-    """Shares of good texts by student and k, from "STUDENT=RATE,RATE STUDENT=RATE" or one rate for all."""
+    """Parse shares of good texts by student and k: "STUDENT=RATE,RATE STUDENT=RATE", or one rate for all."""
     pairs = [part.rpartition("=") for part in text.split()]
     return {"": [0.1]} | {name: [float(rate) for rate in rates.split(",")] for name, _, rates in pairs}
 
@@ -141,7 +141,7 @@ cast(dict[str, specs.Provider], specs.PROVIDERS)["paced"] = row
 
 
 def document(options: argparse.Namespace) -> dict[str, Any]:
-    """An experiment with one dataset step."""
+    """Return an experiment with one dataset step."""
     target = {k: options.target for k in options.k}
     step = {"name": "d", "stage": "dataset", "writer": "w", "graders": ["rules"], "k": options.k, "target": target}
     if options.ceiling:
@@ -156,7 +156,7 @@ def document(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write one data set and print what it cost."""
+    """Write one data set and print its cost."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", type=int, default=1500)
     parser.add_argument("--k", type=int, nargs="+", default=[1])
