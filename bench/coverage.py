@@ -14,7 +14,7 @@ from skillmix.scores.statistics.intervals import RESAMPLES, bootstrap_means, mea
 def main() -> None:
     """Print a row for each number of combinations and rate."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    print("| combinations | rate | widened (ours) | plain |\n|---:|---:|---:|---:|")
+    print("| combinations | rate | widened (skillmix) | plain |\n|---:|---:|---:|---:|")
     for n in (30, 100):
         for rate in (0.02, 0.05, 0.1, 0.3, 0.5, 0.8):
             generator = np.random.default_rng(n)

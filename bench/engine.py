@@ -255,7 +255,7 @@ def main() -> None:
             while not port_file.exists() or not port_file.read_text(encoding="utf-8"):
                 time.sleep(0.05)
             address = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8')}/v1"
-            print("| client | at once | calls | CPU ms a call | calls/s | of ideal | peak MB |")
+            print("| client | at once | calls | CPU ms per call | calls/s | of ideal | peak MB |")
             print("|---|---:|---:|---:|---:|---:|---:|")
             for at_once in options.at_once:
                 rows: dict[str, list[dict[str, float]]] = {}

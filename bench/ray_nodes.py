@@ -50,7 +50,7 @@ def main() -> None:
 
 def compare_nodes(options: argparse.Namespace) -> None:
     """Print one row without Ray, and one for each number of nodes."""
-    print("| nodes | at once | calls | calls/s | of ideal | of linear | over no Ray | CPU ms a call |")
+    print("| nodes | at once | calls | calls/s | of ideal | of linear | over no Ray | CPU ms per call |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     with server(options.latency) as address:
         best: dict[int, dict[str, float]] = {}

@@ -73,7 +73,7 @@ def make_run(folder: Path, gradings: int) -> None:
 def main() -> None:
     """Print a row for each size."""
     sizes = [int(word) for word in sys.argv[1:]] or SIZES
-    print("| gradings | CPU s | µs a grading | cells |\n|---:|---:|---:|---:|")
+    print("| gradings | CPU s | µs per grading | cells |\n|---:|---:|---:|---:|")
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
             make_run(Path(folder) / "bench", size)

@@ -40,7 +40,7 @@ def main(texts: int) -> None:
     for number in range(0, BY_PART, BATCH):
         for part, seconds in _by_part(number, all_topics, shown).items():
             parts[part] += seconds
-    print("| part | µs a text |\n|---|---:|")
+    print("| part | µs per text |\n|---|---:|")
     for part, seconds in parts.items():
         print(f"| {part} | {1e6 * seconds / BY_PART:.0f} |")
     print(f"| sum | {1e6 * sum(parts.values()) / BY_PART:.0f} |\n")
@@ -50,7 +50,7 @@ def main(texts: int) -> None:
         verdict = judge.judge(_text(number), skills=_skills(number), topic=topics[number % len(topics)])
         _ = verdict.unrequested, verdict.is_woven(_skills(number))
     seconds = time.process_time() - start
-    print("| texts | CPU s | µs a text |\n|---:|---:|---:|")
+    print("| texts | CPU s | µs per text |\n|---:|---:|---:|")
     print(f"| {texts} | {seconds:.1f} | {1e6 * seconds / texts:.0f} |")
     _print_woven(judge)
     if seconds > MOST_SECONDS * texts / 100_000 or sum(parts.values()) > 1e-6 * MOST_MICROSECONDS * BY_PART:

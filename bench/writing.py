@@ -189,7 +189,7 @@ def main() -> None:
     print(f"kept {[(y.k, y.taken, y.written) for y in yields]} hash {result.datasets['d'].written.hash}")
     print(
         "| calls | s in all | s writing | calls/s | slots busy "
-        "| loop CPU ms a call | process CPU ms a call | all CPU ms a call |"
+        "| loop CPU ms per call | process CPU ms per call | all CPU ms per call |"
     )
     print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     print(

@@ -48,8 +48,7 @@ class Imitation:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"  # idle threads of the two test processes must not occupy the cores
         if not is_quick:
             environment["SKILLMIX_MACHINES"] = "1"
-        # A quick run gives each worker whole files, because every file needs its own model, which takes seconds to
-        # make.
+        # A quick run gives each worker whole files, because making a file's model takes seconds.
         spread = "loadfile" if is_quick else "load"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "machine", "-n", "2", "--dist", spread, *tests]
         started = time.monotonic()
@@ -60,7 +59,7 @@ class Imitation:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of the tests under a setting."""
+    """The result of the tests under a setting."""
 
     imitation: Imitation
     status: int
@@ -70,7 +69,7 @@ class Result:
 
     @property
     def is_good(self) -> bool:
-        """Return whether tests ran and none failed."""
+        """Whether tests ran and none failed."""
         return self.status == 0 and self.passed > 0
 
     def line(self) -> str:

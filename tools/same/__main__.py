@@ -46,13 +46,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tools.same", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("check", help="compare the present code with another revision or with earlier outputs")
+    check = commands.add_parser("check", help="compare the current code with another revision or with earlier outputs")
     check.add_argument("old", nargs="?", help="a revision, `baseline`, or a folder that `write` made")
-    write = commands.add_parser("write", help="write the outputs of the present code into a new folder")
+    write = commands.add_parser("write", help="write the outputs of the current code to a new folder")
     write.add_argument("folder", type=Path)
-    write.add_argument("--revision", help="of this revision instead")
+    write.add_argument("--revision", help="use this revision instead of the current code")
     for one in (check, write):
-        one.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+        one.add_argument(
+            "--only", nargs="+", choices=PARTS, metavar="PART", help=f"only these parts: {', '.join(PARTS)}"
+        )
     compare = commands.add_parser("compare", help="compare two folders of outputs")
     compare.add_argument("old", type=Path)
     compare.add_argument("new", type=Path)
@@ -77,7 +79,7 @@ def default_revision() -> str:
 
 def _write_to(folder: Path, revision: str | None, parts: Sequence[str]) -> int:
     if folder.exists():
-        raise Problem(f"{folder} is there already.")
+        raise Problem(f"{folder} already exists.")
     with _outputs(revision, parts) as outputs:
         shutil.move(outputs, folder)
     return 0
@@ -105,14 +107,14 @@ def _parts_of(outputs: Path) -> list[str]:
 
 def _checked(folder: Path) -> Path:
     if not _parts_of(folder):
-        raise Problem(f"{folder} is no folder of outputs; `python -m tools.same write FOLDER` makes one.")
+        raise Problem(f"{folder} does not contain outputs; `python -m tools.same write FOLDER` makes such a folder.")
     return folder
 
 
 @contextmanager
 def _outputs(revision: str | None, parts: Sequence[str]) -> Iterator[Path]:
     """Make the outputs of a revision, or of the current files, in a temporary folder."""
-    name = _commit(revision)[:10] if revision else "present code"
+    name = _commit(revision)[:10] if revision else "current code"
     with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch:
         place = Place(Path(scratch))
         if revision:
