@@ -97,24 +97,24 @@ def test_many_files_may_not_be_too_much_together(tmp_path: Path) -> None:
     files = {f"samples/{n}.json": b" " * 900 + b"{}" for n in range(20)}
     path = archive(tmp_path / "a.eval", {"header.json": b"{}", **files})
 
-    assert "holds more than 10000 bytes" in refusal(path, LogLimits(archive=10_000))
-    assert "holds more than 5 files" in refusal(path, LogLimits(entries=5))
+    assert "contains more than 10000 bytes" in refusal(path, LogLimits(archive=10_000))
+    assert "contains more than 5 files" in refusal(path, LogLimits(entries=5))
 
 
 def test_a_large_json_log_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"samples": ["x" * 100]}), encoding="utf-8")
 
-    assert "a .json log may have 50" in refusal(path, LogLimits(json_file=50))
+    assert "a .json log may have at most 50" in refusal(path, LogLimits(json_file=50))
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "is not valid JSON"),
-        (b"PK\x03\x04 and no archive", "is not a sound archive"),
+        (b"PK\x03\x04 and no archive", "is a damaged archive"),
         (b"[1, 2]", "is not a JSON object"),
-        (b"{}", "holds no samples"),
+        (b"{}", "contains no samples"),
         (b"[" * 200_000, "nested too deeply"),
         (b'{"samples": ' + b"9" * 10_000 + b"}", "is not valid JSON"),
         (b"\xff\xfe\x00", "is not valid JSON"),
@@ -136,7 +136,7 @@ def test_a_folder_and_a_missing_file_are_no_logs(tmp_path: Path) -> None:
     ("files", "words"),
     [
         ({"samples/1.json": b"{}"}, "has no header"),
-        ({"header.json": b"{}"}, "holds no samples"),
+        ({"header.json": b"{}"}, "contains no samples"),
         ({"header.json": b"{", "samples/1.json": b"{}"}, "'header.json'"),
         ({"header.json": b"{}", "samples/1.json": b"nan"}, "'samples/1.json'"),
     ],

@@ -81,7 +81,7 @@ def test_a_task_without_a_grader_stops_before_the_student_is_paid(in_folder: Pat
         ({"grader": "rules"}, "no checker exists for"),
         ({"catalog": "verifiable", "rounds": 3}, "rules: votes once"),
         ({"rounds": 2}, "must be odd"),
-        ({"grader": "people"}, "choose rules, model, both"),
+        ({"grader": "people"}, "is not one of rules, model, both"),
         ({"grader_prompts": "none"}, "has no grader prompt 'none'"),
         ({"catalog": "verifiable", "k": 500}, "skills"),
     ],

@@ -1,8 +1,7 @@
 """`skillmix import-inspect` turns logs of the Inspect task into a run with the same scores as an ordinary run.
 
-The run has an experiment, because the settings in a log define the combinations that the task drew. Combinations that
-are missing in a log are therefore missing in the run as well, and count as unknown. Points are recomputed from the
-texts and the graders' replies.
+The settings in a log define the combinations that the task drew, so combinations that are missing in a log are missing
+in the run as well, and count as unknown. Points are recomputed from the texts and the graders' replies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,32 +28,17 @@ from skillmix.calls import (
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.errors import UserError, faults_error
+from skillmix.exchange import task_settings
 from skillmix.exchange.inspect_log import InspectLog, mapping, opened_log
-from skillmix.exchange.task_settings import (
-    FACTS,
-    GRADER_DECODING,
-    LOG_FORMAT,
-    ROLE,
-    SCORER,
-    STUDENT_DECODING,
-    TURNS_KEY,
-    AskedBy,
-    InspectTaskSettings,
-    refuse_plain,
-    settings_of,
-    task_experiment,
-)
+from skillmix.exchange.task_settings import FILTERED, AskedBy, InspectTaskSettings, settings_of
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets, turns_with
+from skillmix.render import shortened
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.verdicts import answer_of
 
-_FILTERED: Final = "content_filter"
-_ATTACHMENT: Final = "attachment://"
-_LONGEST_FINISH: Final = 60
-_LONGEST_MODEL: Final = 200
 _ROLES: Final[Mapping[str, Role]] = {role: role for role in get_args(Role)}
 _SAME: Final = ("seed", "catalog", "partition", "prompts", "exclude")
 """The settings that must be equal in all logs of a run."""
@@ -73,22 +57,21 @@ class ImportedLogs:
     new: int
     """The number of calls that the run did not contain before."""
     unfinished: int
-    """The number of samples that are missing in the run, because they are unfinished or were declared invalid."""
+    """The number of samples that were not imported, because they are unfinished or were marked invalid."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadLog:
-    """A log with its experiment and its calls."""
+    """A log with its experiment, its conversations as calls for each turn, and its votes."""
 
     path: Path
     experiment: Experiment
     combinations: tuple[Combination, ...]
     conversations: list[Calls]
-    """The calls for the turns of each finished conversation."""
     votes: Calls
     unfinished: int
-    notes: tuple[str, ...]
+    notes: list[str]
 
 
 def import_inspect(
@@ -99,10 +82,10 @@ def import_inspect(
     catalog: str | None = None,
     prompts: str | None = None,
 ) -> ImportedLogs:
-    """Store conversations and votes from logs; importing a log again changes nothing, and further logs add to the run.
+    """Store conversations and votes from logs; importing a log again changes nothing, and more logs extend the run.
 
     By default, the student has the name of its model. If the task used a folder as its catalog or prompt set, `catalog`
-    or `prompts` must give this folder.
+    or `prompts` must name the folder.
     """
     run = new_run(run_name)
     logs = [_read_log(path, run, student, catalog, prompts) for path in dict.fromkeys(paths)]
@@ -135,15 +118,16 @@ def _read_log(
 ) -> _ReadLog:
     """Read a log, starting with its header, which determines how to read the samples."""
     with opened_log(path) as log:
-        facts = mapping(mapping(log.spec.get("metadata")).get(FACTS))
+        facts = mapping(mapping(log.spec.get("metadata")).get(task_settings.FACTS))
         if not facts:
             raise UserError(
                 f"{path} is not a log of skillmix/skillmix, but of {_shown(log.spec.get('task'))}.",
                 hint="Only logs of the task skillmix/skillmix can be imported.",
             )
-        if facts.get("format") != LOG_FORMAT:
+        if facts.get("format") != task_settings.LOG_FORMAT:
             raise UserError(
-                f"{path} has the format {_shown(facts.get('format'))} of the task; this version reads {LOG_FORMAT}.",
+                f"{path} has the format {_shown(facts.get('format'))}; this version of skillmix reads "
+                f"{task_settings.LOG_FORMAT}.",
                 hint="Update skillmix.",
             )
         settings = _settings_as_run(log, settings_of(facts.get("settings"), source=str(path)))
@@ -154,41 +138,40 @@ def _read_log(
         for option, (name, folder, shipped) in places.items():
             if folder is None and name not in shipped:  # only the user may choose a folder, never the log
                 raise UserError(
-                    f"{path} was made with {_shown(name)}, which is not shipped.",
-                    hint=f"Name its folder with --{option} DIR.",
+                    f"{path} was made with {option} from a folder, {_shown(name)}.",
+                    hint=f"Name the folder with --{option} DIR.",
                 )
         settings = settings.model_copy(update={name: own[1] or own[0] for name, own in places.items()})
         model, config = _model_name(log.spec.get("model"), path), mapping(log.spec.get("model_generate_config"))
         config |= {key: value for key, value in log.config.items() if value is not None}
         name = checked_name(student_name, "student") if student_name else as_name(model)
-        student = AskedBy(name, model, {**STUDENT_DECODING, **_decoding(config)})
+        student = AskedBy(name, model, {**task_settings.STUDENT_DECODING, **_decoding(config)})
         grader = None
         if settings.asks_model:
-            roles = mapping(log.spec.get("model_roles")).get(ROLE)
+            roles = mapping(log.spec.get("model_roles")).get(task_settings.ROLE)
             role = mapping(roles[0] if isinstance(roles, list) and roles else roles)
-            model = _model_name(role.get("model"), path)
-            grader = AskedBy(as_name(model), model, {**GRADER_DECODING, **_decoding(mapping(role.get("config")))})
-        experiment = task_experiment(settings, student, grader, name=run.name, source=str(path))
+            model, decoding = _model_name(role.get("model"), path), _decoding(mapping(role.get("config")))
+            grader = AskedBy(as_name(model), model, {**task_settings.GRADER_DECODING, **decoding})
+        experiment = task_settings.task_experiment(settings, student, grader, name=run.name, source=str(path))
         catalog, prompts = load_catalog(settings.catalog), load_prompts(settings.prompts)
-        refuse_plain(settings, catalog, has_outcomes=prompts.phrases.outcomes is not None)
+        task_settings.refuse_plain(settings, catalog, has_outcomes=prompts.phrases.outcomes is not None)
         if facts.get("catalog_hash") != catalog.content_hash():
             raise UserError(
                 f"{path} was made with another version of the catalog {settings.catalog!r}.",
-                hint=f"It was made by skillmix {_shown(facts.get('skillmix'))}; import it with that version.",
+                hint=f"Import it with skillmix {_shown(facts.get('skillmix'))}, which made it.",
             )
         (cell,) = cells_of(experiment, catalog)
-        reader = _SampleReader(
-            student.name, next(iter(experiment.graders)), settings, {one.id: one for one in cell.combinations}
-        )
+        combinations = {combination.id: combination for combination in cell.combinations}
+        reader = _SampleReader(student.name, next(iter(experiment.graders)), settings, combinations)
         conversations, votes, unfinished = reader.read_all(log)
     notes = []
     if facts.get("prompts_hash") != prompts.content_hash():
-        notes.append(f"{path.name}: its prompts have another wording than the prompt set {settings.prompts!r} has now")
-    return _ReadLog(path, experiment, tuple(cell.combinations), conversations, votes, unfinished, tuple(notes))
+        notes.append(f"{path.name} was made with another wording of the prompt set {settings.prompts!r}")
+    return _ReadLog(path, experiment, tuple(cell.combinations), conversations, votes, unfinished, notes)
 
 
 def _settings_as_run(log: InspectLog, settings: InspectTaskSettings) -> InspectTaskSettings:
-    """Return the settings after changes on Inspect's command line by `--epochs` and `--limit`."""
+    """Apply `--epochs` and `--limit` of Inspect's command line to the settings."""
     config = mapping(log.spec.get("config"))
     epochs, limit = config.get("epochs"), config.get("limit")
     changed = settings.model_dump()
@@ -200,8 +183,8 @@ def _settings_as_run(log: InspectLog, settings: InspectTaskSettings) -> InspectT
 
 
 def _model_name(value: object, path: Path) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _LONGEST_MODEL:
-        raise UserError(f"{path} names no model that can be read: {_shown(value)}.", hint="The log may be damaged.")
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 200:
+        raise UserError(f"{path} has an invalid model: {_shown(value)}.", hint="The log may be damaged.")
     if len(as_name(value)) > LONGEST_NAME:
         raise UserError(f"{path}: the name of its model is too long.", hint="Name the student with --student.")
     return value
@@ -216,7 +199,7 @@ def _decoding(config: Mapping[str, Any]) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _SampleReader:
-    """Reads the samples of one log."""
+    """Reads the samples of a log."""
 
     student: str
     grader: str
@@ -224,47 +207,41 @@ class _SampleReader:
     combinations: Mapping[str, Combination]
 
     def read_all(self, log: InspectLog) -> tuple[list[Calls], Calls, int]:
-        """Return the turns of each conversation, all votes, and the number of samples with an unfinished one."""
-        conversations: list[Calls] = []
+        """Return the turns of each finished conversation, all votes, and the number of other samples."""
+        conversations: dict[object, Calls] = {}
         votes: Calls = []
         faults: list[str] = []
-        seen: set[tuple[str, int]] = set()
         unfinished = 0
-        for sample in log.samples:
-            record = mapping(sample)
+        for record in map(mapping, log.samples):
             try:
                 turns = self._turns(record)
                 if turns is None:
                     unfinished += 1
                     continue
-                key = turns[-1][0].key
-                assert isinstance(key, GenerateKey)  # turns are a student's calls
-                if (key.combination, key.generation) in seen:
+                key = turns[0][0].key
+                if key in conversations:
                     raise UserError(f"sample {key.combination}, epoch {key.generation + 1}: it is in the log twice")
-                own = list(self._votes(record, turns))
+                votes += list(self._votes(record, turns))
+                conversations[key] = turns
             except UserError as error:
                 faults.append(error.message)
-                continue
-            seen.add((key.combination, key.generation))
-            conversations.append(turns)
-            votes += own
         if faults:
-            raise faults_error(str(log.path), faults, hint="Nothing was imported.")
-        return conversations, votes, unfinished
+            raise faults_error(str(log.path), faults, hint="The log is damaged or was modified. Nothing was imported.")
+        return list(conversations.values()), votes, unfinished
 
     def _turns(self, record: Mapping[str, Any]) -> Calls | None:
-        """Return the student's calls; None if the conversation is unfinished, or if the sample was declared invalid."""
+        """Return the student's calls; None if the conversation is unfinished or the sample was marked invalid."""
         name, epoch = record.get("id"), record.get("epoch")
         combination = self.combinations.get(name) if isinstance(name, str) else None
         if combination is None:
             raise UserError(f"sample {_shown(name)}: the task does not draw this combination")
         if type(epoch) is not int or not 1 <= epoch <= self.settings.generations:
             raise UserError(f"sample {combination.id}: its epoch is {_shown(epoch)}")
-        facts = mapping(record.get("store")).get(TURNS_KEY)
+        facts = mapping(record.get("store")).get(task_settings.TURNS_KEY)
         if record.get("invalidation") is not None or not isinstance(facts, list) or not facts:
             return None
         wanted = turns_with(self.settings.prompts)
-        is_filtered = mapping(facts[-1]).get("finish") == _FILTERED
+        is_filtered = mapping(facts[-1]).get("finish") == FILTERED
         if len(facts) > wanted or (len(facts) < wanted and not is_filtered):
             return None
         where = f"sample {combination.id}, epoch {epoch}"
@@ -272,10 +249,9 @@ class _SampleReader:
         roles = [message.role for message in messages[-2 * len(facts) :]]
         if roles != ["user", "assistant"] * len(facts):
             raise UserError(f"{where}: its messages do not end with {len(facts)} turns of user and assistant")
-        first = len(messages) - 2 * len(facts)
         calls: Calls = []
         for number, fact in enumerate(facts):
-            place = first + 2 * number + 1
+            place = len(messages) - 2 * (len(facts) - number) + 1  # the reply of the turn
             key = GenerateKey(self.student, combination.id, epoch - 1, ONLY_TURN if wanted == 1 else number + 1)
             outcome = _outcome(messages[place].content, mapping(fact))
             calls.append((imported_request(key, tuple(messages[:place])), outcome))
@@ -284,12 +260,12 @@ class _SampleReader:
         return calls
 
     def _votes(self, record: Mapping[str, Any], turns: Calls) -> Iterator[tuple[Request, Outcome]]:
-        """Yield the grader's replies about a text; the points in the log are ignored because they are recomputed."""
+        """Yield the grader's replies about a text; the points in the log are ignored."""
         request, last = turns[-1]
         key = request.key
         text = answer_of(last.text if isinstance(last, Reply) else None, "imported", len(turns)).text
         where = f"sample {key.combination}, epoch {key.generation + 1}"
-        score = mapping(mapping(record.get("scores")).get(SCORER))
+        score = mapping(mapping(record.get("scores")).get(task_settings.SCORER))
         votes = mapping(score.get("metadata")).get("votes", [])
         if not isinstance(votes, list) or (votes and not self.settings.asks_model):
             raise UserError(f"{where}: its votes do not come from the task's grader")
@@ -297,7 +273,7 @@ class _SampleReader:
         for vote in map(mapping, votes):
             number, attempt, reply = vote.get("round"), vote.get("attempt"), vote.get("reply")
             if not _is_below(number, self.settings.rounds) or not _is_below(attempt, self.settings.attempts):
-                raise UserError(f"{where}: it has a vote of round {_shown(number)}, attempt {_shown(attempt)}")
+                raise UserError(f"{where}: it has an invalid vote of round {_shown(number)}, attempt {_shown(attempt)}")
             if (number, attempt) in seen:
                 raise UserError(f"{where}: it has two votes of round {number}, attempt {attempt}")
             seen.add((number, attempt))
@@ -313,9 +289,9 @@ def _is_below(value: object, limit: int) -> TypeGuard[int]:
 
 def _outcome(text: str | None, facts: Mapping[str, Any]) -> Outcome:
     finish = facts.get("finish")
-    if text is None or finish == _FILTERED:
+    if text is None or finish == FILTERED:
         return CallProblem("final", "content filter")
-    known = isinstance(finish, str) and finish != "unknown" and len(finish) <= _LONGEST_FINISH
+    known = isinstance(finish, str) and finish != "unknown" and len(finish) <= 60
     return Reply(text, finish if known else None, facts.get("input_tokens"), facts.get("output_tokens"))
 
 
@@ -326,7 +302,7 @@ def _messages(record: Mapping[str, Any], where: str) -> list[Message]:
     for message in map(mapping, messages if isinstance(messages, list) else []):
         role = _ROLES.get(str(message.get("role")))
         if role is None:
-            raise UserError(f"{where}: it has a message of {_shown(message.get('role'))}, which the task never writes")
+            raise UserError(f"{where}: it has a message with the invalid role {_shown(message.get('role'))}")
         made.append(Message(role, _text(message.get("content"), attachments, where)))
     return made
 
@@ -338,11 +314,11 @@ def _text(content: object, attachments: Mapping[str, Any], where: str) -> str:
         return "".join(_text(part.get("text"), attachments, where) for part in parts if part.get("type") == "text")
     if not isinstance(content, str):
         raise UserError(f"{where}: a message has no text")
-    if not content.startswith(_ATTACHMENT):
+    if not content.startswith("attachment://"):
         return content
-    stored = attachments.get(content.removeprefix(_ATTACHMENT))
+    stored = attachments.get(content.removeprefix("attachment://"))
     if not isinstance(stored, str):
-        raise UserError(f"{where}: a message names an attachment that the log does not hold")
+        raise UserError(f"{where}: a message refers to an attachment that is missing in the log")
     return stored
 
 
@@ -355,20 +331,18 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
         asked = [student.asked for student in students] + [grader.asked for grader in graders if grader.asked]
         if run.is_imported or any(parse_spec(str(spec)).provider != "inspect" for spec in asked):
             raise UserError(
-                f"The run {run.path} exists and was not imported from Inspect.", hint="Use another run name."
+                f"The run {run.path} exists and was not imported from Inspect.", hint="Choose another name with --run."
             )
         joined = run.experiment.model_dump(mode="json")
     for path, own in documents:
         differing = [key for key in _SAME if joined.get(key) != own.get(key)]
         if differing:
             raise UserError(
-                f"{path} has another {', '.join(differing)} than the run, or than another log.",
+                f"{path} has another {', '.join(differing)} than the run or an earlier log.",
                 hint="Import it into another run.",
             )
-        for section, hint in (
-            ("students", "Name its student with --student NAME."),
-            ("graders", "Import it into another run."),
-        ):
+        hints = {"students": "Rename its student with --student NAME.", "graders": "Import it into another run."}
+        for section, hint in hints.items():
             for name, settings in own[section].items():
                 known = joined[section].setdefault(name, settings)
                 differing = [key for key in settings if settings[key] != known.get(key)]
@@ -384,6 +358,5 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
 
 
 def _shown(value: object) -> str:
-    """Return an untrusted value, shortened for an error message."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    """Show an untrusted value in an error message."""
+    return shortened(repr(value))

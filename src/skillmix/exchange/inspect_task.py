@@ -4,23 +4,14 @@ Inspect finds this module through its entry point. Only this module imports insp
 module, so the rest of the package works without Inspect.
 """
 
-from dataclasses import asdict
 from functools import lru_cache
 from math import isnan, nan
 from typing import Any, Final
 
 from inspect_ai import Epochs, Task, task
+from inspect_ai import model as inspect_model
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import (
-    ChatMessage,
-    ChatMessageAssistant,
-    ChatMessageSystem,
-    ChatMessageUser,
-    GenerateConfig,
-    Model,
-    ModelOutput,
-    get_model,
-)
+from inspect_ai.model import ChatMessage, GenerateConfig, Model, ModelOutput
 from inspect_ai.scorer import Score, Scorer, ScoreReducer, Target, mean, score_reducer, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import collect
@@ -30,28 +21,15 @@ from skillmix.calls import GradeKey, Message, Reply
 from skillmix.catalog.catalog import Setting
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
-from skillmix.exchange.task_settings import (
-    FACTS,
-    GRADER_DECODING,
-    LOG_FORMAT,
-    ROLE,
-    SCORER,
-    STUDENT_DECODING,
-    TURNS_KEY,
-    InspectTaskSettings,
-    PointsOfText,
-    TaskGrader,
-    TaskProtocol,
-    VoteRecord,
-    settings_of,
-)
-from skillmix.grading.points import METRICS
+from skillmix.exchange import task_settings
+from skillmix.exchange.task_settings import FILTERED, TaskGrader, TaskProtocol
+from skillmix.grading.points import METRICS, StudentText, text_score
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 from skillmix.runs.budget import Task as Call
 
-_FILTERED: Final = "content_filter"
-_GRADING: Final = GenerateConfig(**GRADER_DECODING)
+_GRADING: Final = GenerateConfig(**task_settings.GRADER_DECODING)
 """Default sampling settings for graders; the role's own settings take precedence."""
+_REASONS: Final = {"refused": "refusal", "empty": "no_response"}
 
 
 @task(name="skillmix")
@@ -106,7 +84,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
     document |= {"grader": grader, "rounds": rounds if rounds is not None else 1 if grader == "rules" else 3}
     protocol = _protocol_of(document)
     facts = {
-        "format": LOG_FORMAT,
+        "format": task_settings.LOG_FORMAT,
         "skillmix": __version__,
         "catalog_hash": protocol.catalog.content_hash(),
         "prompts_hash": protocol.prompts.content_hash(),
@@ -117,9 +95,9 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         solver=write_text(document),
         scorer=skill_points(document),
         epochs=Epochs(generations, best_of_all()),
-        config=GenerateConfig(**STUDENT_DECODING),
-        version=LOG_FORMAT,
-        metadata={FACTS: facts},
+        config=GenerateConfig(**task_settings.STUDENT_DECODING),
+        version=task_settings.LOG_FORMAT,
+        metadata={task_settings.FACTS: facts},
     )
 
 
@@ -136,11 +114,11 @@ def write_text(settings: dict[str, Any]) -> Solver:
         while call is not None:
             last = call.request.messages[-1]
             if turns:
-                state.messages.append(ChatMessageUser(content=last.content))
+                state.messages.append(_chat(last))
             state = await generate(state)
             turns.append(_record(state.output))
-            state.store.set(TURNS_KEY, turns)
-            is_filtered = state.output.stop_reason == _FILTERED
+            state.store.set(task_settings.TURNS_KEY, turns)
+            is_filtered = state.output.stop_reason == FILTERED
             call = None if is_filtered else protocol.next_turn(call.request, Reply(state.output.completion))
         state.completed = True
         return state
@@ -148,30 +126,29 @@ def write_text(settings: dict[str, Any]) -> Solver:
     return solve
 
 
-@scorer(metrics={name: [mean(), stderr()] for name in METRICS}, name=SCORER)
+@scorer(metrics={name: [mean(), stderr()] for name in METRICS}, name=task_settings.SCORER)
 def skill_points(settings: dict[str, Any]) -> Scorer:
-    """Read the student's text, let code or the grader decide the points, and compute the metrics from these points."""
+    """Let code or the grader decide the points of the student's text, and compute the metrics from these points."""
     protocol = _protocol_of(settings)
 
     async def score(state: TaskState, target: Target) -> Score | None:
-        turns = state.store.get(TURNS_KEY) or []
-        is_filtered = state.output.stop_reason == _FILTERED
-        if not is_filtered and len(turns) < protocol.turns:
-            return Score.unscored(reason="scoring_failed", explanation="The conversation is not over.")
-        text = None if is_filtered else state.output.completion
-        written = protocol.text_of(str(state.sample_id), state.epoch - 1, text, finish=state.output.stop_reason)
-        calls = protocol.votes_on(written) if protocol.settings.asks_model else []
+        turns = state.store.get(task_settings.TURNS_KEY) or []
+        is_filtered = state.output.stop_reason == FILTERED
+        if not is_filtered and len(turns) < protocol.prompts.turns:
+            return Score.unscored(reason="scoring_failed", explanation="The conversation is unfinished.")
+        reply = None if is_filtered else state.output.completion
+        text = protocol.text_of(str(state.sample_id), state.epoch - 1, reply, finish=state.output.stop_reason)
+        calls = protocol.votes_on(text)
         grader = _grader(protocol) if calls else None
         votes = await collect(*[_vote(protocol, grader, call) for call in calls]) if grader else []
-        records = [record for own in votes for record in own]
-        return _score(protocol.points(written, records), records)
+        return _score(protocol, text, [record for own in votes for record in own])
 
     return score
 
 
 @score_reducer(name="best_of_all")
 def best_of_all() -> ScoreReducer:
-    """Score a combination by its best text, or not at all unless every text is scored, as in `skillmix scores`."""
+    """Score a combination by its best text if all its texts are scored, as in `skillmix scores`."""
 
     def reduce(scores: list[Score]) -> Score:
         values = [score.value if isinstance(score.value, dict) else {} for score in scores]
@@ -184,15 +161,13 @@ def best_of_all() -> ScoreReducer:
     return reduce
 
 
-@lru_cache(maxsize=16)
-def _cached_protocol(settings: InspectTaskSettings) -> TaskProtocol:
-    return TaskProtocol(settings)
+_cached_protocol: Final = lru_cache(maxsize=16)(TaskProtocol)
 
 
 def _protocol_of(document: dict[str, Any]) -> TaskProtocol:
     try:
-        return _cached_protocol(settings_of(document, source="The arguments of the task"))
-    except UserError as error:  # Inspect prints only the message of an error and not its hint
+        return _cached_protocol(task_settings.settings_of(document, source="The arguments of the task"))
+    except UserError as error:  # Inspect prints only the message of an error, not its hint
         raise ValueError(" ".join(filter(None, (error.message, error.hint)))) from None
 
 
@@ -206,8 +181,9 @@ def _samples(protocol: TaskProtocol) -> list[Sample]:
 
 
 def _chat(message: Message) -> ChatMessage:
-    kinds = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
-    return kinds[message.role](content=message.content)
+    kind = getattr(inspect_model, f"ChatMessage{message.role.capitalize()}")
+    chat: ChatMessage = kind(content=message.content)
+    return chat
 
 
 def _record(output: ModelOutput) -> dict[str, Any]:
@@ -221,38 +197,38 @@ def _record(output: ModelOutput) -> dict[str, Any]:
 
 
 def _grader(protocol: TaskProtocol) -> Model:
-    """Return the model with the role `grader`, without which Inspect rejects the task."""
-    model = get_model(role=ROLE, required=True)
+    """Return the model with the role `grader`; Inspect rejects the task if there is none."""
+    model = inspect_model.get_model(role=task_settings.ROLE, required=True)
     if protocol.settings.rounds > 1 and _GRADING.merge(model.config).temperature == 0:
-        raise ValueError("Several rounds at temperature 0 are one round, copied: set -T rounds=1, or raise it.")
+        raise ValueError(
+            "At temperature 0, all rounds give the same reply: set -T rounds=1, or raise the grader's temperature."
+        )
     return model
 
 
-async def _vote(protocol: TaskProtocol, model: Model, call: Call) -> list[VoteRecord]:
-    """Get one vote: call the grader, up to the allowed attempts, until its reply can be parsed."""
-    records: list[VoteRecord] = []
+async def _vote(protocol: TaskProtocol, model: Model, call: Call) -> list[dict[str, Any]]:
+    """Call the grader, up to the allowed attempts, until its reply can be parsed."""
+    records: list[dict[str, Any]] = []
     wanted: Call | None = call
     while wanted is not None:
         messages = [_chat(message) for message in wanted.request.messages]
         output = await model.generate(messages, config=_GRADING.merge(model.config))
         key = wanted.request.key
         assert isinstance(key, GradeKey)  # protocol.votes_on makes grading calls only
-        reply = None if output.stop_reason == _FILTERED else output.completion
-        records.append(VoteRecord(round=key.round, attempt=key.attempt, reply=reply, **_record(output)))
+        reply = None if output.stop_reason == FILTERED else output.completion
+        records.append({"round": key.round, "attempt": key.attempt, "reply": reply, **_record(output)})
         wanted = None if reply is None else protocol.asked_again(wanted.request, Reply(reply))
     return records
 
 
-_REASONS: Final = {"refused": "refusal", "empty": "no_response"}
-
-
-def _score(points: PointsOfText, votes: list[VoteRecord]) -> Score:
-    values = {name: nan if value is None else value for name, value in points.metrics.items()}
-    is_unreadable = any(value is None for value in points.metrics.values())
+def _score(protocol: TaskProtocol, text: StudentText, votes: list[dict[str, Any]]) -> Score:
+    points, lines = protocol.points(text, votes)
+    metrics = {metric: text_score(tuple(points.values()), metric) for metric in METRICS}
+    is_unreadable = any(value is None for value in metrics.values())
     return Score(
-        value=values,
-        answer=points.text,
-        explanation=points.explanation,
-        reason="grader_failed" if is_unreadable else _REASONS.get(points.status),
-        metadata={"votes": [asdict(vote) for vote in votes], "points": points.points, "status": points.status},
+        value={name: nan if value is None else value for name, value in metrics.items()},
+        answer=text.answer.text,
+        explanation="\n".join(lines),
+        reason="grader_failed" if is_unreadable else _REASONS.get(text.answer.status),
+        metadata={"votes": votes, "points": points, "status": text.answer.status},
     )

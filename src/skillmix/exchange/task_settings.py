@@ -1,11 +1,10 @@
 """The settings of the Inspect task, and the corresponding experiment.
 
-The task and the import of its logs use the same function to make the experiment. Both therefore draw the same
-combinations and fill the same prompts as `skillmix run`.
+The task and the import of its logs make the experiment with the same function, so they draw the same combinations and
+fill the same prompts as `skillmix run`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
@@ -18,11 +17,11 @@ from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.experiment.step_base import setting_label
 from skillmix.files import located_fault
-from skillmix.grading.answers import AnswerStatus
-from skillmix.grading.points import METRICS, StudentText, earns_nothing, reasons_of, text_score
+from skillmix.grading.points import StudentText, earns_nothing, reasons_of
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import rubric_of
+from skillmix.render import point_line
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.run import rules_named
@@ -39,14 +38,16 @@ from skillmix.runs.verdicts import (
 TaskGrader = Literal["rules", "model", "both"]
 """Code alone, a model alone, or code for skills with a checker and a model for all other criteria."""
 ROLE: Final = "grader"
-"""The role, in Inspect's terms, of the model that grades."""
+"""The role of the model that grades, in Inspect's terms."""
 SCORER: Final = "skill_points"
 """The name of the scorer, under which a log stores the votes."""
 FACTS: Final = "skillmix"
-"""The key in a log's metadata that contains the settings."""
+"""The key of the settings in a log's metadata."""
 TURNS_KEY: Final = "skillmix_turns"
-"""The key in a sample's store that contains a record of each reply."""
+"""The key of the records of all replies in a sample's store."""
 LOG_FORMAT: Final = 1
+FILTERED: Final = "content_filter"
+"""The reason why a reply ended that a provider's filter withheld."""
 STUDENT_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 512}
 GRADER_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 1024}
 
@@ -73,7 +74,7 @@ class InspectTaskSettings(BaseModel):
     @model_validator(mode="after")
     def _not_too_many_texts(self) -> "InspectTaskSettings":
         if self.combinations * self.generations > _MOST_TEXTS:
-            raise ValueError(f"combinations and generations make more than {_MOST_TEXTS:,} texts")
+            raise ValueError(f"combinations × generations is more than {_MOST_TEXTS:,} texts; use skillmix run")
         return self
 
     @property
@@ -83,33 +84,30 @@ class InspectTaskSettings(BaseModel):
 
 
 _MOST_TEXTS: Final = 1_000_000
-_NOT_OURS: Final = "Only logs of the task skillmix/skillmix can be imported; for larger evaluations use skillmix run."
 
 
 def settings_of(document: object, *, source: str) -> InspectTaskSettings:
-    """Return the settings of the task or of an untrusted log; the experiment checks the values further."""
+    """Parse the settings of the task or of an untrusted log; the experiment checks the values further."""
     try:
         return InspectTaskSettings.model_validate(document)
     except ValidationError as error:
         faults = [located_fault(fault, InspectTaskSettings) for fault in error.errors()]
-        raise faults_error(source, faults, hint=_NOT_OURS) from None
+        known = ", ".join(InspectTaskSettings.model_fields)
+        raise faults_error(source, faults, hint=f"The settings of the task are {known}.") from None
 
 
 class AskedBy(NamedTuple):
-    """A model that Inspect called, with its sampling settings."""
+    """A model that Inspect called: its name in the run, its name in Inspect, and its keys for an experiment file."""
 
     name: str
-    """The model's name as a student or a grader of the run."""
     model: str
-    """The model's name in Inspect, such as `openai/gpt-4o`."""
     decoding: dict[str, object]
-    """The keys `temperature`, `max_tokens`, `top_p` and `system` of an experiment file."""
 
 
 def task_experiment(
     settings: InspectTaskSettings, student: AskedBy, grader: AskedBy | None, *, name: str, source: str
 ) -> Experiment:
-    """Make the experiment behind an evaluation by the task; one error reports every fault in the settings."""
+    """Make the experiment of an evaluation by the task; one error lists all faults in the settings."""
     if grader is None:
         grader_name, entry = "rules", {"model": "rules:", "rounds": settings.rounds}
     else:
@@ -146,39 +144,15 @@ def refuse_plain(settings: InspectTaskSettings, catalog: Catalog, *, has_outcome
     """Raise an error for what the task cannot score: outcomes instead of points, and requests without skills."""
     if has_outcomes:
         raise UserError(
-            f"The prompts {settings.prompts!r} let graders name outcomes, and the task scores points.",
+            f"With the prompts {settings.prompts!r}, graders name outcomes, but the task can score only points.",
             hint="Use skillmix run for outcomes.",
         )
     if settings.k < 1:
-        raise UserError(f"k = {settings.k} asks for no skills of catalog {catalog.name!r}.", hint="Use k = 1 or more.")
+        raise UserError(f"With k = {settings.k}, texts show no skills of {catalog.name!r}.", hint="Use k = 1 or more.")
 
 
 _STUDENT: Final = AskedBy("student", "student", dict(STUDENT_DECODING))
 _GRADER: Final = AskedBy("grader", "grader", dict(GRADER_DECODING))
-
-
-@dataclass(frozen=True, slots=True)
-class VoteRecord:
-    """One reply from a grader, in the form that a log stores."""
-
-    round: int
-    attempt: int
-    reply: str | None
-    """None if the provider's filter withheld it."""
-    finish: str | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PointsOfText:
-    """The points and metrics of one text; a value is None if unparseable votes leave it undecided."""
-
-    text: str
-    status: AnswerStatus
-    points: dict[str, bool | None]
-    metrics: dict[str, float | None]
-    explanation: str
 
 
 class TaskProtocol:
@@ -194,10 +168,8 @@ class TaskProtocol:
         if settings.asks_model:
             self.prompts.grader_file(settings.grader_prompts)
         (self._grader_name, entry), *_ = experiment.graders.items()
-        self._conversations = Conversations(
-            experiment, self.catalog, {self.prompts.name: self.prompts, experiment.prompts: self.prompts},
-            graders=[self._grader_name],
-        )  # fmt: skip
+        prompts = {self.prompts.name: self.prompts, experiment.prompts: self.prompts}
+        self._conversations = Conversations(experiment, self.catalog, prompts, graders=[self._grader_name])
         (cell,) = cells_of(experiment, self.catalog)
         self.combinations = cell.combinations
         self._by_id = {combination.id: combination for combination in self.combinations}
@@ -208,11 +180,6 @@ class TaskProtocol:
         self._code = RulesGrader(self.catalog) if entry.has_code else None
         self._rules = rules_named(experiment.rules)
 
-    @property
-    def turns(self) -> int:
-        """Return the number of turns of a conversation."""
-        return self.prompts.turns
-
     def first(self, combination: str, generation: int) -> Task:
         """Return the first call of a conversation."""
         return self._conversations.first(_STUDENT.name, self._by_id[combination], generation)
@@ -220,20 +187,20 @@ class TaskProtocol:
     def next_turn(self, request: Request, reply: Reply) -> Task | None:
         """Return the student's next call; None after the last turn."""
         assert isinstance(request.key, GenerateKey)  # grading calls have asked_again
-        if request.key.turn in (ONLY_TURN, self.turns):
+        if request.key.turn in (ONLY_TURN, self.prompts.turns):
             return None
         return next(iter(self._conversations.follow(request, reply)))
 
     def text_of(self, combination: str, generation: int, reply: str | None, *, finish: str | None) -> StudentText:
         """Return the text of a finished conversation; a missing reply counts as a refusal."""
-        answer = answer_of(reply, "call", ONLY_TURN if self.turns == 1 else self.turns)
+        answer = answer_of(reply, "call", ONLY_TURN if self.prompts.turns == 1 else self.prompts.turns)
         return StudentText(_STUDENT.name, self._by_id[combination], generation, answer, finish)
 
     def votes_on(self, text: StudentText) -> list[Task]:
-        """Return the first grading call of each round; empty for a text that earns nothing in any case."""
-        if earns_nothing(text.answer, self._rules):
+        """Return the first grading call of each round; none for a text that earns nothing in any case."""
+        if not self.settings.asks_model or earns_nothing(text.answer, self._rules):
             return []
-        key = GenerateKey(text.student, text.combination.id, text.generation, self.turns)
+        key = GenerateKey(text.student, text.combination.id, text.generation, self.prompts.turns)
         return list(self._conversations.votes_on(text.answer.text, key, text.combination))
 
     def asked_again(self, request: Request, reply: Reply) -> Task | None:
@@ -241,33 +208,20 @@ class TaskProtocol:
         assert isinstance(request.key, GradeKey)  # turns have next_turn
         return next(iter(self._conversations.follow(request, reply)), None)
 
-    def points(self, text: StudentText, votes: Iterable[VoteRecord]) -> PointsOfText:
-        """Return the points of a text from the grader's replies or from code."""
+    def points(self, text: StudentText, votes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, bool | None], list[str]]:
+        """Return the points of a text from the grader's replies or from code, and a line about each point."""
         combination, answer, phrases = text.combination, text.answer, self.prompts.phrases
         verdict = None
         if self._code is not None:
             verdict = self._code.verdict(answer.text, skills=combination.skills, topic=combination.topic)
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         readings: list[tuple[int, Reading | None]] = []
-        for vote in sorted(votes, key=lambda vote: (vote.round, vote.attempt)):
-            read = None if vote.reply is None else read_grades(rubric, vote.reply, text=answer.text)
-            readings.append((vote.round, read))
+        for vote in sorted(votes, key=lambda vote: (vote["round"], vote["attempt"])):
+            read = None if vote["reply"] is None else read_grades(rubric, vote["reply"], text=answer.text)
+            readings.append((vote["round"], read))
         ballot = ballot_of(text, self._grader, votes_of(readings), verdict)
         points = ballot.points(self._rules, phrases)
         by_name = dict(zip([criterion.name for criterion in ballot.rubric(phrases).criteria], points, strict=True))
         given = applicable_reasons(verdict, is_alone=self._grader.is_code_alone) if verdict else {}
         reasons = reasons_of(points, combination.skills, answer, self._rules, given, is_cut=text.is_cut)
-        lines = [
-            f"{_SIGNS[point]} {name}" + (f": {reasons[name]}" if reasons.get(name) else "")
-            for name, point in by_name.items()
-        ]
-        return PointsOfText(
-            text=answer.text,
-            status=answer.status,
-            points=by_name,
-            metrics={metric: text_score(points, metric) for metric in METRICS},
-            explanation="\n".join(lines),
-        )
-
-
-_SIGNS: Final = {True: "+", False: "-", None: "?"}
+        return by_name, [point_line(name, point, reasons.get(name) or "") for name, point in by_name.items()]
