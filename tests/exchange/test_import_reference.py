@@ -160,7 +160,7 @@ def test_students_that_differ_by_case_only_are_refused(in_folder: Path) -> None:
     for name in ("GPT-4", "gpt-4"):
         write_csv(in_folder / f"o/k2_s1_vdefault_r1/{name}/records.csv", [conversation()], COLUMNS)
 
-    with pytest.raises(UserError, match="one name"):
+    with pytest.raises(UserError, match="differ only in case"):
         import_reference(in_folder / "o", "r")
 
 
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_record_is_refused(in_folder: Path, content: bytes) ->
 
 
 def test_a_folder_without_records_is_refused(in_folder: Path) -> None:
-    with pytest.raises(UserError, match="No records"):
+    with pytest.raises(UserError, match="There are no records"):
         import_reference(in_folder, "r")
     with pytest.raises(UserError, match="no folder"):
         import_reference(in_folder / "nowhere", "r")

@@ -109,14 +109,14 @@ def test_private_folders_and_addresses_are_in_no_file(in_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
-        ({"ids": ()}, "The public name of s is not known"),
-        ({"ids": ("s=tuned",)}, "is not of the form STUDENT=OWNER/NAME"),
-        ({"ids": ("s=example/..",)}, "is not of the form"),
-        ({"ids": ("s=../../etc",)}, "is not of the form"),
+        ({"ids": ()}, "The public name of s is unknown"),
+        ({"ids": ("s=tuned",)}, "does not have the form STUDENT=OWNER/NAME"),
+        ({"ids": ("s=example/..",)}, "does not have the form"),
+        ({"ids": ("s=../../etc",)}, "does not have the form"),
         ({"ids": ("t=a/b",)}, "has no student 't'"),
-        ({"students": ("t",)}, "no scores of a student 't'"),
-        ({"benchmark": "skillmix"}, "is not a data set on the hub"),
-        ({"source": "javascript:alert(1)"}, "is not the URL of a page"),
+        ({"students": ("t",)}, "no scores of the student 't'"),
+        ({"benchmark": "skillmix"}, "is not the id of a data set"),
+        ({"source": "javascript:alert(1)"}, "is not an https URL"),
         ({"rules": "none"}, "There are no rules 'none'"),
     ],
 )

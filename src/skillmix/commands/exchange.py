@@ -114,7 +114,7 @@ def import_inspect(options: argparse.Namespace) -> int:
 
     imported = import_inspect(options.logs, options.run, **cli.taken(options, "student", "catalog", "prompts"))
     cli.print_notes(imported.notes)
-    conversations, gradings = plural(imported.conversations, "conversation"), plural(imported.votes, "grading")
+    conversations, gradings = plural(imported.conversations, "conversation"), plural(imported.gradings, "grading")
     print(f"{conversations} and {gradings} are in {imported.run}; {are(imported.new, 'call')} new.")
     if imported.unfinished:
         print(f"Not imported: {plural(imported.unfinished, 'sample')} without a finished conversation.")

@@ -1,7 +1,4 @@
-"""`skillmix export` writes the texts, votes or raw calls of a run as JSON Lines or Parquet.
-
-Rows are streamed to the file, so runs may have any size.
-"""
+"""`skillmix export` writes the texts, votes or raw calls of a run as JSON Lines or Parquet, row by row."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -32,13 +29,18 @@ def export(run_name: str, *, what: What, file_format: Format, rules: str | None,
     run = open_run(run_name)
     chosen = run.rules(rules)
     if output is not None and output.suffix != f".{file_format}":
-        raise UserError(f"{str(output)!r} does not end in .{file_format}.", hint="Name the output by its format.")
+        raise UserError(
+            f"The output {str(output)!r} does not end in .{file_format}.", hint="Change the name or --format."
+        )
     path = output or run.path / f"{what}.{file_format}"
     _require_replaceable(path, what, file_format)
     try:
         with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as workshop:
             new = Path(workshop) / path.name
-            write_rows(new, rows_of(run, what, chosen), file_format)
+            rows = (
+                _text_rows(run, chosen) if what == "texts" else vote_rows(run) if what == "votes" else _call_rows(run)
+            )
+            _write_rows(new, rows, file_format)
             new.replace(path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.", hint="Choose another --output.") from None
@@ -51,6 +53,9 @@ _OWN: Final[dict[What, frozenset[str]]] = {
     "calls": frozenset({"key", "model", "messages", "request_hash", "reply"}),
 }
 """Columns that identify a file as an export."""
+_FACTS: Final = tuple(field.name for field in fields(TextFacts))
+_OF_GRADES: Final = ("woven_full_marks", "evidence", "woven", "unrequested", "reasons")
+_UNGRADED: Final[Row] = dict.fromkeys(("grader", "rounds", "points", *METRICS, *_OF_GRADES))
 
 
 def _require_replaceable(path: Path, what: What, file_format: Format) -> None:
@@ -67,25 +72,15 @@ def _require_replaceable(path: Path, what: What, file_format: Format) -> None:
             with path.open(encoding="utf-8") as file:
                 names = json.loads(file.readline()).keys()
     if not _OWN[what].issubset(names):
-        raise UserError(
-            f"{path} exists and is not an export of {what}.", hint="Nothing was changed. Choose another --output."
-        )
+        raise UserError(f"{path} exists and is not an export of {what}.", hint="Choose another file with --output.")
 
 
 def _pyarrow(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise UserError(
-            "Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]', or use --format jsonl."
-        ) from None
-
-
-def rows_of(run: Run, what: What, rules: Rules) -> Iterator[Row]:
-    """Yield the rows of one kind of record."""
-    if what == "calls":
-        return _call_rows(run)
-    return _text_rows(run, rules) if what == "texts" else vote_rows(run)
+        hint = "Install it with pip install 'skillmix[parquet]', or use --format jsonl."
+        raise UserError("Parquet files need the package pyarrow.", hint=hint) from None
 
 
 def _about(run: str, text: StudentText, facts: TextFacts) -> Row:
@@ -102,9 +97,6 @@ def _about(run: str, text: StudentText, facts: TextFacts) -> Row:
     }
 
 
-_FACTS: Final = tuple(field.name for field in fields(TextFacts))
-
-
 def _text_rows(run: Run, rules: Rules) -> Iterator[Row]:
     """Yield one row for each text and grader; an ungraded text has one row without a grader."""
     reader, name = TextFactsReader(run, rules), run.name
@@ -116,26 +108,12 @@ def _text_rows(run: Run, rules: Rules) -> Iterator[Row]:
                 "text": text.answer.text,
                 "format_valid": None if text.answer.status == "refused" else text.answer.status == "fine",
             }
-            graded = [_graded(ballot, run, rules) for ballot in found.ballots]
-            for grades in graded or [_UNGRADED]:
+            for grades in [_graded(ballot, run, rules) for ballot in found.ballots] or [_UNGRADED]:
                 yield {**shared, **grades}
 
 
-_UNGRADED: Row = {
-    "grader": None,
-    "rounds": None,
-    "points": None,
-    **dict.fromkeys(METRICS),
-    "woven_full_marks": None,
-    "evidence": None,
-    "woven": None,
-    "unrequested": None,
-    "reasons": None,
-}
-
-
 def _graded(ballot: Ballot, run: Run, rules: Rules) -> Row:
-    """Return the points of a text under one grader; unless code checks the text, the evidence for skills is unknown."""
+    """Return the points of a text under one grader, and the evidence for skills if code checks the text."""
     points = ballot.points(rules, run.phrases)
     verdict = verdict_on(run, ballot)
     reasons = reasons_for(run, ballot, points, rules, verdict)
@@ -190,41 +168,37 @@ def _call_rows(run: Run) -> Iterator[Row]:
             messages = journal.messages_with(address for call in block for address in call.messages)
             for call in block:
                 reply = call.outcome if isinstance(call.outcome, Reply) else None
+                tokens = ("input_tokens", "output_tokens", "cost_usd")
                 yield {
                     "key": str(call.key),
                     "model": call.model,
                     "messages": [{"role": messages[h].role, "content": messages[h].content} for h in call.messages],
                     **asdict(call.decoding),
-                    "seed": call.seed,
-                    "request_hash": call.request_hash,
-                    "origin": call.origin,
+                    **{name: getattr(call, name) for name in ("seed", "request_hash", "origin")},
                     "reply": reply.text if reply else None,
                     "finish": reply.finish if reply else None,
                     "cut": was_cut(reply.finish) if reply else None,
                     "problem": _problem_of(call),
-                    "input_tokens": reply.input_tokens if reply else None,
-                    "output_tokens": reply.output_tokens if reply else None,
-                    "cost_usd": reply.cost_usd if reply else None,
+                    **{name: getattr(reply, name, None) for name in tokens},
                     "at": call.at,
                 }
 
 
 _CALLS_AT_ONCE: Final = 1_000  # the number of calls whose messages are read together
-ROWS_AT_ONCE: Final = 5_000
-"""The number of rows in a Parquet row group, which is built in memory."""
+_ROWS_AT_ONCE: Final = 5_000  # the number of rows in a Parquet row group, which is built in memory
 
 
-def write_rows(path: Path, rows: Iterable[Row], file_format: Format, *, at_once: int = ROWS_AT_ONCE) -> None:
+def _write_rows(path: Path, rows: Iterable[Row], file_format: Format) -> None:
     """Write rows to a file while they are generated.
 
-    A column may be empty in the first rows, so that only later rows determine its type. For a Parquet file, all rows
-    are therefore written as JSON lines first, to find the types of all columns, and then in row groups.
+    The first value of a column may come late. Rows of a Parquet file are therefore written as JSON lines first, to find
+    the types of all columns, and then in row groups.
     """
     lines = path if file_format == "jsonl" else path.with_name(f"{path.name}-lines")
     schema: Any = None
     source = iter(rows)
     with lines.open("w", encoding="utf-8") as file:
-        while chunk := list(islice(source, at_once if file_format == "parquet" else 1)):
+        while chunk := list(islice(source, _ROWS_AT_ONCE if file_format == "parquet" else 1)):
             file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in chunk)
             if file_format == "parquet":
                 arrow = _pyarrow("pyarrow")
@@ -234,6 +208,6 @@ def write_rows(path: Path, rows: Iterable[Row], file_format: Format, *, at_once:
         return
     arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
     with lines.open(encoding="utf-8") as file, parquet.ParquetWriter(path, schema or arrow.schema([])) as writer:
-        while chunk := [json.loads(line) for line in islice(file, at_once)]:
+        while chunk := [json.loads(line) for line in islice(file, _ROWS_AT_ONCE)]:
             writer.write_table(arrow.Table.from_pylist(chunk, schema=schema))
     lines.unlink()

@@ -29,6 +29,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.errors import UserError, faults_error
 from skillmix.exchange import task_settings
+from skillmix.exchange.import_texts import Imported
 from skillmix.exchange.inspect_log import InspectLog, mapping, opened_log
 from skillmix.exchange.task_settings import FILTERED, AskedBy, InspectTaskSettings, settings_of
 from skillmix.experiment.experiment import Experiment, experiment_of
@@ -44,21 +45,6 @@ _SAME: Final = ("seed", "catalog", "partition", "prompts", "exclude")
 """The settings that must be equal in all logs of a run."""
 
 Calls = list[tuple[Request, Outcome]]
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedLogs:
-    """Counts of the imported records."""
-
-    run: Path
-    logs: int
-    conversations: int
-    votes: int
-    new: int
-    """The number of calls that the run did not contain before."""
-    unfinished: int
-    """The number of samples that were not imported, because they are unfinished or were marked invalid."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +67,7 @@ def import_inspect(
     student: str | None = None,
     catalog: str | None = None,
     prompts: str | None = None,
-) -> ImportedLogs:
+) -> Imported:
     """Store conversations and votes from logs; importing a log again changes nothing, and more logs extend the run.
 
     By default, the student has the name of its model. If the task used a folder as its catalog or prompt set, `catalog`
@@ -102,11 +88,10 @@ def import_inspect(
                 new += journal.record_all(log.votes, origin="imported")
             run.continue_with(experiment, source)
             run.note_invocation({"command": "import-inspect", "files": [log.path.name for log in logs]})
-    return ImportedLogs(
+    return Imported(
         run=run.path,
-        logs=len(logs),
         conversations=len({turns[-1][0].key for log in logs for turns in log.conversations}),
-        votes=len({request.key for log in logs for request, _ in log.votes}),
+        gradings=len({request.key for log in logs for request, _ in log.votes}),
         new=new,
         unfinished=sum(log.unfinished for log in logs),
         notes=tuple(note for log in logs for note in log.notes),

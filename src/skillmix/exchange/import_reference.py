@@ -1,8 +1,8 @@
 """`skillmix import-reference` turns records of the original SKILL-MIX code into a run.
 
 Conversations are stored in `k<k>_s<seed>_v<version>_r<generation>/<student>/records.csv`, and gradings in
-`…/<student>/graded/by_<grader>_on_text_<turn>_<vote>_<version>/records.csv`. The original code stores some votes under
-several numbers, so files with exactly the same bytes count as one vote.
+`…/<student>/graded/by_<grader>_on_text_<turn>_<vote>_<version>/records.csv`. The original code stores some votes
+several times under different numbers, so files with identical bytes count as one vote.
 """
 
 import csv
@@ -18,6 +18,7 @@ from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
+from skillmix.render import one_line
 from skillmix.runs.journal import JournalWriter
 from skillmix.runs.run import imported_document, new_run
 from skillmix.runs.texts import graded_conversations
@@ -27,7 +28,8 @@ _GRADING_FOLDER = re.compile(r"by_(?P<grader>.+)_on_text_(?P<turn>\d+)_(?P<vote>
 _BETWEEN_SKILLS = re.compile(r",\s*\n\s*")
 _BEFORE_ANSWER = "The student's answer was: \""
 _AFTER_ANSWER = re.compile(r"\"[^\S\n]*+\n[^\S\n]*+\n\s*+(?<=\n)For reference, here are")
-_LAYOUT = "Expected folders such as k3_s10_vdefault_r1/<student>/records.csv below it."
+_LAYOUT = "Name a folder that contains records such as k3_s10_vdefault_r1/<student>/records.csv."
+_NOTHING = "Correct the file; nothing in it was imported."
 
 Row = dict[str, str]
 
@@ -39,23 +41,23 @@ class ImportedReference:
     run: Path
     conversations: int = 0
     texts_from_prompts: int = 0
-    """The number of texts that have no record of their conversation and come from the grader's prompt."""
+    """Texts without a record of their conversation, which come from the grader's prompt."""
     gradings: int = 0
-    """The number of rows in grading files, including copies."""
+    """Rows in grading files, including copies."""
     copies: int = 0
-    """The number of gradings in files that are copies of another vote's file."""
+    """Gradings in files that are copies of another vote's file."""
     unreadable: dict[str, int] = field(default_factory=dict)
-    """The number of different gradings that cannot be parsed, by reason."""
+    """Different gradings that cannot be parsed, by reason."""
     unmatched: int = 0
-    """The number of gradings whose text is missing."""
+    """Gradings whose text is missing."""
 
 
 def import_reference(folder: Path, run_name: str) -> ImportedReference:
-    """Store every conversation and every different grading found below a folder."""
+    """Store every conversation and every different grading in a folder."""
     run = new_run(run_name)
     students = list(_student_folders(folder))
     if not students:
-        raise UserError(f"No records of the original code lie in {folder}.", hint=_LAYOUT)
+        raise UserError(f"There are no records of the original code in {folder}.", hint=_LAYOUT)
     document = imported_document(run, stage="import-reference")
     run.require_same_import(document)
     with run.write() as journal, journal.transaction():
@@ -72,7 +74,7 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
 
 
 def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield students with their folders, sorted by generation; a student with two prompts at one k counts as two."""
+    """Yield students with their folders, by generation; a student with two prompts at one k counts as two."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.", hint=_LAYOUT)
     found = []
@@ -80,14 +82,13 @@ def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
         match = _GENERATION_FOLDER.fullmatch(path.resolve().name)
         if match and path.is_dir():
             order = (int(match["k"]), int(match["seed"]), match["version"], int(match["round"]))
-            found += [
-                (order, student)
-                for student in path.iterdir()
-                if (student / "records.csv").is_file() or (student / "graded").is_dir()
-            ]
+            students = [own for own in path.iterdir() if (own / "records.csv").is_file() or (own / "graded").is_dir()]
+            found += [(order, student) for student in students]
     folders = {path.name for _, path in found}
     if len({as_name(name) for name in folders}) < len(folders):
-        raise UserError(f"Two students in {folder} have one name but for case and marks.", hint="Rename a folder.")
+        raise UserError(
+            f"The names of two students in {folder} differ only in case or punctuation.", hint="Rename a folder."
+        )
     versions = defaultdict(set)
     for (k, _, version, _), path in found:
         versions[path.name, k].add(version)
@@ -97,7 +98,7 @@ def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 class _Importer:
-    """Stores records in a journal, and counts the records."""
+    """Stores records in a journal, and counts them."""
 
     def __init__(self, journal: JournalWriter, counts: ImportedReference) -> None:
         self._journal = journal
@@ -106,7 +107,7 @@ class _Importer:
 
     def import_student(self, student: str, path: Path) -> None:
         """Store the conversations of a folder, and the gradings of the last graded turn."""
-        stored: dict[tuple[str, int], tuple[int, str]] = {}  # the generation and the text
+        stored: dict[tuple[str, int], tuple[int, str] | None] = {}  # the generation and the text
         records = path / "records.csv"
         if records.is_file():
             for combination, occurrence, row in _rows_by_combination(records):
@@ -116,13 +117,13 @@ class _Importer:
                 for combination, occurrence, row in _rows_by_combination(file):
                     place = (combination.id, occurrence)
                     prompt, reply = _turns(row)[0]
-                    if place not in stored and not records.is_file():
-                        from_prompt = self._store_text(student, combination, prompt)
-                        stored |= {} if from_prompt is None else {place: from_prompt}
-                    if place not in stored:
+                    if stored.get(place) is None and not records.is_file():
+                        stored[place] = self._store_text(student, combination, prompt)
+                    found = stored.get(place)
+                    if found is None:
                         self.counts.unmatched += 1
                         continue
-                    generation, text = stored[place]
+                    generation, text = found
                     key = GradeKey(student, combination.id, generation, text_id(text), grader, round_number, 0)
                     request = imported_request(key, (*_system(row), Message("user", prompt)))
                     self._journal.record(request, Reply(reply), origin="imported")
@@ -142,7 +143,7 @@ class _Importer:
         return generation, extract_answer(turns[-1][1]).text
 
     def _store_text(self, student: str, combination: Combination, prompt: str) -> tuple[int, str] | None:
-        """Store a text from the grader's prompt, which contains the graded text if the conversation is missing."""
+        """Store the graded text in a grader's prompt, if there is one."""
         _, _, answer = prompt.partition(_BEFORE_ANSWER)
         ends = [found.start() for found in _AFTER_ANSWER.finditer(answer)]
         if not ends:
@@ -162,7 +163,7 @@ class _Importer:
         return generation
 
     def _different(self, files: Iterable[Path]) -> Iterator[Path]:
-        """Yield only files with different content, because files with equal content are copies of the same vote."""
+        """Yield files with different content; files with the same content are copies of one vote."""
         seen = set()
         for file in files:
             rows = len(_csv_rows(file))
@@ -176,24 +177,19 @@ class _Importer:
 
 
 def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
-    """Yield each row, its combination, and how often that occurred before, as the original draws with replacement."""
+    """Yield each row with its combination and the number of earlier rows with the same combination."""
     seen: Counter[str] = Counter()
     for number, row in enumerate(_csv_rows(file), start=1):
-        skills = [_printable(name) for name in _BETWEEN_SKILLS.split(row["skills"])]
+        skills = [one_line(name) for name in _BETWEEN_SKILLS.split(row["skills"])]
         try:
-            combination = combination_of([name for name in skills if name], _printable(row["topic"]))
+            combination = combination_of([name for name in skills if name], one_line(row["topic"]))
             reserved = next((skill for skill in combination.skills if fold_name(skill) in RESERVED_NAMES), None)
             if reserved is not None:
-                raise UserError(f"The skill name {reserved!r} is reserved for a criterion.", hint="Rename it.")
+                raise UserError(f"The skill name {reserved!r} is reserved for a criterion.", hint="Rename the skill.")
         except UserError as error:
             raise UserError(f"{file}, record {number}: {error.message}", hint=error.hint) from None
         yield combination, seen[combination.id], row
         seen[combination.id] += 1
-
-
-def _printable(name: str) -> str:
-    """Return a name on one line, without control characters that a terminal would interpret."""
-    return " ".join("".join(c if c.isprintable() else " " for c in name).split())
 
 
 def _csv_rows(file: Path) -> list[Row]:
@@ -204,34 +200,24 @@ def _csv_rows(file: Path) -> list[Row]:
             rows = list(reader)
             columns = set(reader.fieldnames or ())
     except (csv.Error, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"{file} cannot be read as CSV: {error}.", hint="Nothing of it was imported.") from None
+        raise UserError(f"{file} cannot be read as CSV: {error}.", hint=_NOTHING) from None
     missing = sorted({"skills", "topic", "model_input_0"} - columns)
     if missing:
-        raise UserError(f"{file} lacks the columns {', '.join(missing)}.", hint="Nothing of it was imported.")
+        raise UserError(f"The columns {', '.join(missing)} are missing in {file}.", hint=_NOTHING)
     for number, row in enumerate(rows, start=1):
-        # A missing cell is unknown. If it were treated as empty, it would be an answer that earns nothing.
-        if None in row or None in row.values():
-            raise UserError(
-                f"{file}, record {number}: it does not have {len(columns)} cells, as the first line has.",
-                hint="Nothing of it was imported.",
-            )
+        if None in row or None in row.values():  # treated as empty, a missing answer would earn nothing
+            raise UserError(f"{file}, record {number}: it does not have {len(columns)} cells.", hint=_NOTHING)
     return rows
 
 
 def _turns(row: Row) -> list[tuple[str, str]]:
-    """Return prompt and reply of each turn, from the two columns before each model input, whatever the roles' names."""
+    """Return prompt and reply of each turn, which are in the two columns before each model input."""
     columns = list(row)
-    turns: list[tuple[str, str]] = []
-    for number in range(len(columns)):
-        name = f"model_input_{number}"
-        if name in columns and columns.index(name) >= 2:
-            index = columns.index(name)
-            turns.append((row[columns[index - 2]], row[columns[index - 1]]))
-    if not turns:
-        raise UserError(
-            "A record has no prompt and reply before its model_input_0.", hint="The original writes them there."
-        )
-    return turns
+    places = {name: index for index, name in enumerate(columns) if name.startswith("model_input_") and index >= 2}
+    names = [name for number in range(len(columns)) if (name := f"model_input_{number}") in places]
+    if not names:
+        raise UserError("A record has no prompt and reply before its column model_input_0.", hint=_NOTHING)
+    return [(row[columns[places[name] - 2]], row[columns[places[name] - 1]]) for name in names]
 
 
 def _system(row: Row) -> tuple[Message, ...]:
@@ -240,7 +226,10 @@ def _system(row: Row) -> tuple[Message, ...]:
 
 
 def _grading_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the last graded turn's files by grader, in the order of votes; a grader with two prompts counts as two."""
+    """Return the files of the last graded turn by grader, in the order of votes.
+
+    A grader with two prompts counts as two graders.
+    """
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _GRADING_FOLDER.fullmatch(path.name)

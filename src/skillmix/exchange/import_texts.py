@@ -55,7 +55,7 @@ class _Line(BaseModel):
         roles = [turn.role for turn in self.messages or []]
         turns = roles[1:] if roles[:1] == ["system"] else roles
         if self.messages is not None and (not turns or turns != ["user", "assistant"] * (len(turns) // 2)):
-            raise ValueError("messages must alternate user and assistant and end with assistant")
+            raise ValueError("messages must alternate between user and assistant and end with assistant")
         return self
 
 
@@ -67,11 +67,14 @@ class Imported:
     conversations: int
     gradings: int
     new: int
-    """Calls that the run did not have before."""
+    """Calls that the run did not contain before."""
+    unfinished: int = 0
+    """Samples that were not imported, because they are unfinished or were marked invalid."""
+    notes: tuple[str, ...] = ()
 
 
 def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "standard") -> Imported:
-    """Store each line's conversation and gradings; importing a file again changes nothing, and new lines are added."""
+    """Store the conversation and gradings of each line; lines that the run already contains change nothing."""
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
@@ -89,8 +92,10 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
             text = answer_of(outcomes[-1][1].text, origin, turn=1).text
             place = (line.student, combination.id, generation, text_id(text))
             for grader, replies in line.gradings.items():
-                keys = [GradeKey(*place, grader, round_number, attempt=0) for round_number in range(len(replies))]
-                graded = [(imported_request(key), Reply(reply)) for key, reply in zip(keys, replies, strict=True)]
+                graded = [
+                    (imported_request(GradeKey(*place, grader, number, attempt=0)), Reply(reply))
+                    for number, reply in enumerate(replies)
+                ]
                 gradings += len(graded)
                 new += journal.record_all(graded, origin="imported")
         run.begin_import(document)
@@ -115,8 +120,8 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
         faults.append("the file is empty")
     if faults:
         hint = (
-            'A line is {"skills": […], "topic": …, "student": …, "text" or "messages": …}, with '
-            '"gradings": {grader: [reply, …]} if there are any; nothing was imported.'
+            'Nothing was imported. Write lines of the form {"skills": […], "topic": …, "student": …, "text" or '
+            '"messages": …}, perhaps with "gradings": {grader: [reply, …]}.'
         )
         raise faults_error(str(file), faults, hint=hint)
     return lines

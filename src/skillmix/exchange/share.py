@@ -1,4 +1,4 @@
-"""`skillmix share` writes a model card and eval results for the Hugging Face hub, for each student of a run."""
+"""`skillmix share` writes a model card and evaluation results for the Hugging Face Hub for each student of a run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,9 @@ from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import score_table
 
-_TAGS: Final = ("skillmix", "skill-composition")
 _ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)/[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)")
 _HOSTS: Final = ("openai", "anthropic", "google")
-"""Prefixes in Inspect's model names that are also the owners of the models."""
+"""Prefixes of Inspect's model names that are the owners of the models."""
 _ENGINES: Final = ("hf", "vllm", "sglang")  # prefixes in Inspect's model names that are followed by the id of a model
 _MARK: Final = "skillmix-share"
 _NOTE: Final = "This folder was made by `skillmix share`, and is replaced by the next one.\n"
@@ -32,15 +31,13 @@ _NOTE: Final = "This folder was made by `skillmix share`, and is replaced by the
 
 @dataclass(frozen=True, slots=True)
 class SharedFiles:
-    """The files that were written."""
+    """The files that were written, the number of scores with a value, and students without a score."""
 
     folder: str
     students: list[str]
     results: int
-    """The number of scores with a value."""
     files: list[str]
     left_out: list[str]
-    """Students without a score."""
 
     def as_json(self) -> dict[str, object]:
         """Return the output of `share --json`."""
@@ -57,37 +54,35 @@ def share(
     source: str | None = None,
     rules: str | None = None,
 ) -> SharedFiles:
-    """Write the files of every student that has a score. The new folder replaces any earlier one completely.
+    """Write the files of every student that has a score; the new folder replaces an earlier one completely.
 
-    `ids` are public names in the form STUDENT=OWNER/NAME. `benchmark` is the data set on the hub that contains the
-    benchmark. The files in `.eval_results/` link to the page `source`; without `benchmark`, no such files are written.
+    `ids` are public names in the form STUDENT=OWNER/NAME. `benchmark` is the benchmark's data set on the Hub, without
+    which no files in `.eval_results/` are written, and `source` a page to which these files link.
     """
     run = open_run(run_name)
     if run.has_outcomes:
         raise UserError(
-            f"The graders of {run.name} give outcomes instead of points, but these formats can hold only scores.",
-            hint="Use export.",
+            f"The graders of {run.name} give outcomes instead of points, but the Hub's formats contain only scores.",
+            hint=f"Use skillmix export {run.name}.",
         )
     if benchmark is not None and not is_model_id(benchmark):
-        raise UserError(f"{benchmark!r} is not a data set on the hub.", hint="Write --benchmark OWNER/NAME.")
+        raise UserError(f"--benchmark {benchmark} is not the id of a data set.", hint="Write --benchmark OWNER/NAME.")
     if source is not None and not source.startswith("https://"):
-        raise UserError(f"{source!r} is not the URL of a page.", hint="It begins with https://.")
+        raise UserError(f"--source {source} is not an https URL.", hint="Write --source https://HOST/PAGE.")
     scores = [score for score in run_scores(run, rules=rules) if score.sets == "all"]
     known = list(dict.fromkeys(score.student for score in scores))
     for name in students:
         if name not in known:
             hint = name_hint(name, known, otherwise=f"Students: {', '.join(known) or 'none'}.")
-            raise UserError(f"There are no scores of a student {name!r}.", hint=hint)
+            raise UserError(f"There are no scores of the student {name!r}.", hint=hint)
     wanted = [name for name in known if not students or name in students]
-    settings = {} if run.is_imported else run.known_experiment.students
-    specs = {name: student.model for name, student in settings.items()}
+    specs = {} if run.is_imported else {n: one.model for n, one in run.known_experiment.students.items()}
     models = _public_names({name: specs.get(name) for name in wanted}, ids)
     by_student = {name: [score for score in scores if score.student == name] for name in wanted}
     with_value = {name: own for name, own in by_student.items() if any(score.value is not None for score in own)}
     if not with_value:
-        raise UserError(
-            f"No student of {run.name} has a score.", hint=f"skillmix status {run.name} shows what is missing."
-        )
+        hint = f"See what is missing: skillmix status {run.name}."
+        raise UserError(f"No student of {run.name} has a score.", hint=hint)
     hub_folder = FolderKind(
         "a folder of skillmix share",
         lambda folder: (folder / _MARK).is_file() and (folder / _MARK).read_bytes() == _NOTE.encode(),
@@ -104,11 +99,9 @@ def share(
             base = _base_of(run, student, models)
             card = model_card(models[student], own, is_checkpoint=is_checkpoint, base=base, benchmark=benchmark)
             (repository / "README.md").write_text(card, encoding="utf-8")
-            for grader in dict.fromkeys(score.grader for score in own) if benchmark is not None else ():
-                entries = eval_results(
-                    [score for score in own if score.grader == grader], benchmark=str(benchmark), source=source
-                )
-                if entries:
+            for grader in dict.fromkeys(score.grader for score in own) if benchmark else ():
+                graded = [score for score in own if score.grader == grader]
+                if entries := eval_results(graded, benchmark=str(benchmark), source=source):
                     file = repository / ".eval_results" / f"skillmix-{grader}.yaml"
                     file.parent.mkdir(exist_ok=True)
                     file.write_text(_as_yaml(entries), encoding="utf-8")
@@ -123,7 +116,7 @@ def share(
 
 
 def eval_results(scores: Sequence[CellScore], *, benchmark: str, source: str | None = None) -> list[dict[str, Any]]:
-    """Return the entries of a file in `.eval_results/`: the full marks of every cell of one grader that has a value."""
+    """Return the entries of a file in `.eval_results/`: the known full marks of one grader for every cell."""
     entries = []
     for score in scores:
         if score.metric != FULL_MARKS or score.value is None:
@@ -148,7 +141,7 @@ def model_card(
     benchmark: str | None = None,
 ) -> str:
     """Return the README.md of a model's repository, with tags and scores in its header, and the scores in a table."""
-    head: dict[str, Any] = {"pipeline_tag": "text-generation", "tags": list(_TAGS)}
+    head: dict[str, Any] = {"pipeline_tag": "text-generation", "tags": ["skillmix", "skill-composition"]}
     if is_checkpoint:
         head["library_name"] = "transformers"
     if base is not None:
@@ -160,14 +153,10 @@ def model_card(
         catalog = public_catalog(score.catalog)
         name = f"skillmix {catalog}, {score.setting}, k = {score.k}"
         label = f"{METRICS[score.metric].label}, graded by {score.grader}"
-        # The hub shows the name, the value and the data set.
-        results.append(
-            {
-                "task": {"type": "text-generation", "name": "skill composition"},
-                "dataset": {"type": benchmark or f"skillmix-{catalog}", "name": name},
-                "metrics": [{"type": score.metric, "name": label, "value": score.value}],
-            }
-        )
+        task = {"type": "text-generation", "name": "skill composition"}
+        dataset = {"type": benchmark or f"skillmix-{catalog}", "name": name}
+        metrics = [{"type": score.metric, "name": label, "value": score.value}]
+        results.append({"task": task, "dataset": dataset, "metrics": metrics})
     title = model.partition("/")[2]
     head["model-index"] = [{"name": title, "results": results}]
     return (
@@ -182,7 +171,7 @@ def _as_yaml(document: object) -> str:
 
 
 def is_model_id(text: str) -> bool:
-    """Whether a text can be the id of a model or a data set on the hub.
+    """Return whether a text can be the id of a model or a data set on the Hub.
 
     >>> is_model_id("ours/tuned-135m"), is_model_id("tuned-135m"), is_model_id("a/.."), is_model_id("a/b/c")
     (True, False, False, False)
@@ -191,29 +180,29 @@ def is_model_id(text: str) -> bool:
 
 
 def _public_names(specs: Mapping[str, str | None], options: Sequence[str]) -> dict[str, str]:
-    """Return the public name of each student, from the user or from its model string."""
+    """Return the public name of each student, from the options or from its model string."""
     names, faults = {}, []
     for option in options:
         student, equals, model = option.partition("=")
         if not equals or not is_model_id(model):
-            faults.append(f"{option!r} is not of the form STUDENT=OWNER/NAME.")
+            faults.append(f"--id {option} does not have the form STUDENT=OWNER/NAME.")
         elif student not in specs:
             faults.append(f"The run has no student {student!r}. {did_you_mean(student, specs)}".rstrip())
         names[student] = model
     if faults:
-        raise UserError(" ".join(faults), hint=f"The run has {', '.join(specs)}.")
+        raise UserError(" ".join(faults), hint=f"The students of the run are {', '.join(specs)}.")
     known = {student: names.get(student) or (public_name(spec) if spec else None) for student, spec in specs.items()}
     missing = [student for student, name in known.items() if name is None]
     if missing:
         raise UserError(
-            f"The public name of {', '.join(missing)} is not known.",
-            hint=f"Give it: --id {missing[0]}=OWNER/NAME, as on the hub.",
+            f"The public name of {', '.join(missing)} is unknown.",
+            hint=f"Add its id on the Hub: --id {missing[0]}=OWNER/NAME.",
         )
     return {student: name for student, name in known.items() if name is not None}
 
 
 def public_name(text: str) -> str | None:
-    """Return the public id that a model string contains; only a provider's own service identifies the owner of a model.
+    """Return the public id in a model string; only a provider's own service identifies the owner of a model.
 
     >>> public_name("openai:gpt-4o"), public_name("openai:m@http://localhost:8000/v1")
     ('openai/gpt-4o', None)
@@ -240,7 +229,7 @@ def public_catalog(name: str | None) -> str:
 
 
 def _base_of(run: Run, student: str, models: Mapping[str, str]) -> str | None:
-    """Return the public name of the model that a student was tuned from, if it is also a student of the run."""
+    """Return the public name of the base of a tuned student, if the base is a student of the run."""
     if run.is_imported:
         return None
     students = run.known_experiment.students
@@ -249,7 +238,7 @@ def _base_of(run: Run, student: str, models: Mapping[str, str]) -> str | None:
         return models.get(own.tuned_from)
     try:
         lineage = lineage_of(own.model if own is not None else f"local:{run.step(student) / 'model'}")
-    except UserError:  # the weights may have been moved in the meantime
+    except UserError:  # the weights may have been moved
         return None
     bases = [name for name, settings in students.items() if lineage is not None and settings.model == lineage.base]
     return next((models[name] for name in bases if name in models), None)
