@@ -102,6 +102,13 @@ def test_azures_address_may_come_from_the_environment(monkeypatch: pytest.Monkey
         servers_of(parse_spec("azure:d"), Access())
 
 
+def test_an_azure_address_without_a_key_is_refused_before_the_first_call() -> None:
+    with pytest.raises(UserError, match=r"no key for https://me\.openai\.azure\.com") as error:
+        servers_of(parse_spec("azure:d@https://me.openai.azure.com"), Access())
+
+    assert "AZURE_OPENAI_ENDPOINT=https://me.openai.azure.com" in str(error.value.hint)
+
+
 @pytest.mark.parametrize(
     ("provider", "field", "not_sent"),
     [("gemini", "seed", ()), ("mistral", "random_seed", ()), ("deepseek", None, ("seed",))],

@@ -12,7 +12,7 @@ import pytest
 
 from skillmix.calls import Outcome, Reply
 from skillmix.errors import UserError
-from skillmix.models.servers.started import SERVERS
+from skillmix.models.servers.started import SERVERS, require_server
 from skillmix.models.specs import open_model, parse_spec, provider_of
 from tests.models.stub import ask, request
 
@@ -185,6 +185,17 @@ def test_a_program_that_is_not_there_is_found_by_the_probe(gguf: str, monkeypatc
     with pytest.raises(UserError, match="need the program llama-server") as caught:
         asyncio.run(open_model(parse_spec(gguf)).probe())
     assert "SKILLMIX_LLAMACPP" in str(caught.value.hint)
+
+
+def test_a_dry_run_reports_a_missing_file_and_a_missing_program(gguf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_server(parse_spec(gguf))
+    with pytest.raises(UserError, match=r"There is no file nowhere\.gguf"):
+        require_server(parse_spec("llamacpp:nowhere.gguf"))
+
+    monkeypatch.delenv("SKILLMIX_VLLM")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="need the program vllm"):
+        require_server(parse_spec("vllm:org/name"))
 
 
 def test_an_environment_is_named_by_its_folder(

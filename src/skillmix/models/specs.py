@@ -158,6 +158,8 @@ def provider_of(spec: ModelSpec | str) -> Provider:
 
 def _provider_hint(name: str) -> str:
     """Suggest the provider nearest to an unknown name, and list all providers."""
+    if name == "step":
+        return "Refer to the model of a train step in the `students` of a later step: students: [step:NAME]."
     known = list(provider_forms())
     return name_hint(name, known, otherwise=f"Write PROVIDER:NAME with one of these providers: {', '.join(known)}.")
 

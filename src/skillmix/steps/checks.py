@@ -32,8 +32,9 @@ from skillmix.models.hub import Kind, hub_folder, is_hub_id, is_missing, is_pinn
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
+from skillmix.models.servers.started import require_server
 from skillmix.models.shapes import POSITIONS, CopiedShape, ModelShape, shape_of
-from skillmix.models.specs import ModelSpec, asked_model, parse_spec, provider_of
+from skillmix.models.specs import ModelSpec, asked_model, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import opened_clients
 from skillmix.runs.calling import StepContext, opened_models
@@ -345,13 +346,17 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
 
 
 def require_access(settings: Settings) -> None:
-    """Raise an error if the checkpoint or key of a model is missing on this machine, without contacting a server."""
+    """Raise an error if a model's checkpoint, program or key is missing here, without contacting a server."""
     spec = parse_spec(str(settings.asked))
     provider = provider_of(spec)
+    if not provider.is_listed:
+        open_model(spec)  # an error, because only an import has such models
     if provider.has_checkpoint and not would_download(spec):
         checkpoint_of(spec, fetches=False)
     elif provider.is_served:
         servers_of(spec, settings.access)
+    if spec.provider in ("vllm", "llamacpp"):
+        require_server(spec)
 
 
 def would_download(spec: ModelSpec) -> bool:

@@ -161,6 +161,7 @@ def test_an_id_that_could_lead_elsewhere_is_no_id() -> None:
 )
 def test_an_azure_address_without_a_version_gets_one(spec: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "abcdefgh12345678")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://me.openai.azure.com")
     client = open_batches(parse_spec(spec), ModelOptions(), DIALECTS["azure"])
 
     server = client.server.endpoint._server

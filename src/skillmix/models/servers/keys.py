@@ -48,6 +48,12 @@ def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
     for address in addresses:
         is_own = _is_own(provider, address)
         variable = access.key or (provider.key if is_own else None)
+        if variable is None and provider.address_variable and not is_loopback(address):
+            raise UserError(
+                f"There is no key for {address}: {provider.key} is sent only to the address in "
+                f"{provider.address_variable}.",
+                hint=f"export {provider.address_variable}={address}, or name the variable of another key with `key:`.",
+            )
         place, query = _azure_place(address, spec.name) if provider.name == "azure" else (address, "")
         secret = None
         if variable is not None:
@@ -120,7 +126,7 @@ def _key_from_environment(name: str) -> str:
     if not secret:
         raise UserError(
             f"The environment variable {name} is not set.",
-            hint=f"Store the API key in it: export {name}=… skillmix writes the key to no file.",
+            hint=f"Set it to your API key, which skillmix never writes to a file: export {name}=KEY",
         )
     if not secret.isascii() or not secret.isprintable() or " " in secret:
         raise UserError(

@@ -90,13 +90,25 @@ def _program(provider: str) -> list[str]:
     )
 
 
+def require_server(spec: ModelSpec) -> None:
+    """Raise an error if a GGUF file or the program of a model's server is missing."""
+    if spec.provider == "llamacpp":
+        _gguf_files(spec)
+    _program(spec.provider)
+
+
+def _gguf_files(spec: ModelSpec) -> list[Path]:
+    files = [Path(name).expanduser() for name in spec.name.split("+")]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"There is no file {file}.", hint="Write llamacpp:FILE.gguf with the path of the file.")
+    return files
+
+
 def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
     """Determine how to start a model's server, and raise an error if a file is missing."""
     if spec.provider == "llamacpp":
-        files = [Path(name).expanduser() for name in spec.name.split("+")]
-        for file in files:
-            if not file.is_file():
-                raise UserError(f"There is no file {file}.", hint="Write llamacpp:FILE.gguf with the path of the file.")
+        files = _gguf_files(spec)
         model, *adapters = [str(file.resolve()) for file in files]
         sizes = ("--parallel", str(concurrency), "--ctx-size", str(_CONTEXT * concurrency))
         # Sampling settings come only from the request.
