@@ -151,7 +151,7 @@ class MeasuredText:
             generation=0,
             skills=(known.skill,),
             words=len(known.text.split()),
-            points={grader: (*compared, True), LABELS: known.points},
+            points={grader: (*compared, True), LABELS: (*known.labels, True)},
             votes={grader: tuple(None if vote is None else (*vote, None) for vote in self.votes)},
             by_code=frozenset([_LENGTH]),
         )
@@ -311,7 +311,7 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
     """Make the grader's card from the votes in the run's journal."""
     known = {(text.combination.id, text.text): text for text in plan.known.texts}
     code = RulesGrader(plan.catalog) if plan.settings.has_code else None
-    texts, graded = list[MeasuredText](), list[_Grading]()
+    measured, graded = dict[str, MeasuredText](), list[_Grading]()
     with run.read() as journal:
         for conversation in graded_conversations(run, journal):
             text = conversation.text
@@ -326,9 +326,8 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
                 and key.round < plan.settings.votes
             ]
             graded += own
-            texts.append(_measured_text(found, own, plan, code))
-    order = {text.id: index for index, text in enumerate(plan.known.texts)}
-    texts.sort(key=lambda one: order[one.known.id])
+            measured[found.id] = _measured_text(found, own, plan, code)
+    texts = tuple(measured[text.id] for text in plan.known.texts if text.id in measured)
     replies = [call.outcome for _, call, _ in graded if isinstance(call.outcome, Reply)]
     problems = [reading.problem for _, _, reading in graded if reading is not None and reading.points is None]
     calls = CallFacts(
@@ -351,7 +350,7 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
 
     undisputed = [text for text in texts if not text.known.is_disputed]
     without = card_of(undisputed) if len(undisputed) < len(texts) else None
-    return Calibration(plan, run, counts, tuple(texts), calls, card_of(texts), without)
+    return Calibration(plan, run, counts, texts, calls, card_of(texts), without)
 
 
 def headline(calibration: Calibration) -> str:

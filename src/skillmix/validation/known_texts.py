@@ -29,7 +29,6 @@ from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError, faults_error
 from skillmix.files import SHIPPED, accepted_if, json_object, located_fault, read_yaml, refusing_values
 from skillmix.grading.answers import plain_answer
-from skillmix.grading.points import Points
 from skillmix.hashing import digest, short_id
 from skillmix.render import name_hint
 
@@ -69,11 +68,6 @@ class KnownText:
     def labels(self) -> tuple[bool | None, bool | None, bool | None]:
         """Return the labels for skill, topic and sense."""
         return self.shows, self.on_topic, self.makes_sense
-
-    @property
-    def points(self) -> Points:
-        """Return the labels in the order of a rubric; the length, which calibrations ignore, counts as met."""
-        return (*self.labels, True)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hmac import compare_digest
 from importlib import resources
@@ -244,38 +244,30 @@ async def serve(
     `ready` receives the address of each rater as soon as the server accepts requests. If `port` is None, use the
     previous port or, if it is not free, any other port.
     """
-    with _bound(port, [link.port for link in links.values()]) as listening:
-        number = listening.getsockname()[1]
-        used = {rater: Link(number, link.token) for rater, link in links.items()}
-        pages = {link.token: RaterPage(task, rater, stores[rater]) for rater, link in used.items()}
-        # Discard this log, because broken requests would fill the terminal with tracebacks.
-        log = logging.Logger("annotate")
-        log.addHandler(logging.NullHandler())
-        runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0, logger=log)
-        await runner.setup()
-        try:
-            await web.SockSite(runner, listening).start()
-            keep_links(task.run, used)
-            ready({rater: f"http://{HOST}:{number}/{link.token}/" for rater, link in used.items()})
-            came: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
-            # Wait for the signal, because an error raised while an answer is processed would print a traceback.
-            with reacting_to_signals(lambda reason: None if came.done() else came.set_result(reason)):
-                reason = await came
-        finally:
-            await runner.cleanup()
+    pages = {link.token: RaterPage(task, rater, stores[rater]) for rater, link in links.items()}
+    # Discard this log, because broken requests would fill the terminal with tracebacks.
+    log = logging.Logger("annotate")
+    log.addHandler(logging.NullHandler())
+    runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0, logger=log)
+    await runner.setup()
+    try:
+        number = await _listening(runner, port, [link.port for link in links.values()])
+        keep_links(task.run, {rater: Link(number, link.token) for rater, link in links.items()})
+        ready({rater: f"http://{HOST}:{number}/{link.token}/" for rater, link in links.items()})
+        came: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+        # Wait for the signal, because an error raised while an answer is processed would print a traceback.
+        with reacting_to_signals(lambda reason: None if came.done() else came.set_result(reason)):
+            reason = await came
+    finally:
+        await runner.cleanup()
     raise Interrupted(signal_of(reason) or SIGINT)
 
 
-def _bound(port: int | None, earlier: Sequence[int]) -> socket.socket:
-    """Return a socket bound to `port` or, if it is None, to a free earlier port or any free port."""
+async def _listening(runner: web.AppRunner, port: int | None, earlier: Sequence[int]) -> int:
+    """Listen on `port` or, if it is None, on a free earlier port or any free port, and return the port."""
     for number in [port] if port is not None else [*dict.fromkeys(one for one in earlier if one), 0]:
-        opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            if os.name == "posix":  # otherwise, the port of a killed server is blocked for a minute
-                opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind((HOST, number))
-        except (OSError, OverflowError):
-            opened.close()
-        else:
-            return opened
+        with suppress(OSError, OverflowError):
+            # Without `reuse_address`, the port of a killed server is blocked for a minute.
+            await web.TCPSite(runner, HOST, number, reuse_address=os.name == "posix").start()
+            return int(runner.addresses[0][1])
     raise UserError(f"Port {port or 0} cannot be used.", hint="Choose another --port, or leave it out for a free one.")
