@@ -168,7 +168,7 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
         if row.text == "choices":
             yield from ((choice, "right" if choice in right else "wrong") for choice in scores)
         elif len(right) == 1:
-            found = re.search(row.pattern or "(?P<text>.*)", asked, re.DOTALL)
+            found = re.compile(row.pattern or "(?P<text>.*)", re.DOTALL).search(asked)
             if found:
                 yield found["text"], right[0]
 
