@@ -287,7 +287,7 @@ def test_an_estimate_makes_no_call_and_writes_nothing(made: dict[str, float], in
         ({"threshold": 1.5}, "threshold 1.5"),
         ({"grader": {"model": "scripted:grader", "rounds": 3}}, "rounds = 3"),
         ({"grader": {"model": "nobody:x"}}, "nobody"),
-        ({"corpus": (Path("gone"),)}, "there is no gone"),
+        ({"corpus": (Path("gone"),)}, "gone does not exist"),
         ({"catalog": "gone"}, "no catalog 'gone'"),
         ({"list_file": Path("corpus/a.jsonl")}, "has not written it"),
         ({"max_usd": 1.0, "grader": {"model": "openai:unpriced@https://models.example/v1"}}, "is unknown"),

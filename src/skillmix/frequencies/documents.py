@@ -84,7 +84,7 @@ def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None
             if source.is_dir():
                 files += _files_below(source, skipped, faults)
             elif not source.is_file():
-                faults.append(f"there is no {source}")
+                faults.append(f"{source} does not exist")
             elif not source.name.lower().endswith(ENDINGS):
                 faults.append(f"{source} is not a text, JSON Lines or Parquet file")
             else:

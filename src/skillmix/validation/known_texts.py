@@ -277,7 +277,7 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
             if catalog.name == name:  # a shipped set is for the catalog with the same name
                 raise
             raise UserError(
-                f"The calibration set {name} is for the catalog {name}; {catalog.name} lacks skills or topics of it.",
+                f"The calibration set {name} is for the catalog {name}; {catalog.name} lacks some of its names.",
                 hint=f"Use --catalog {name}, or write your own set for {catalog.name}.",
             ) from None
     path = Path(name)

@@ -56,7 +56,7 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     places = {own: tuple(digest("stratum", purpose, own[: depth + 1]) for depth in range(len(own))) for own in strata}
     line = sorted((one.strata for one in candidates), key=places.__getitem__)
     groups: dict[tuple[str, ...], list[tuple[float, bytes, SampleText]]] = defaultdict(list)
-    """By strata: how often a text's skills had been shown when the text was last examined, a hash, and the text."""
+    """Texts by strata, each with a hash and how often its skills had been shown when it was last examined."""
     for one in candidates:
         groups[one.strata].append((0.0, digest("text", purpose, one.id), one))
     for group in groups.values():
