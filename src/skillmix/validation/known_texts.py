@@ -184,13 +184,13 @@ def _task_file(task: str, source: Path | None) -> bytes:
         source = Path(places[0])
     if source.is_dir():
         # The folder contains an installed package, an unpacked archive or the tasks themselves.
-        for tasks in (source, source / _TASKS, source / "bigbench" / _TASKS, *source.glob(f"*/bigbench/{_TASKS}")):
-            path = tasks / task / "task.json"
-            if path.is_file():
-                if path.stat().st_size > _LARGEST_TASK:
-                    raise too_large
-                return path.read_bytes()
-        raise UserError(f"The folder {source} does not have the task {task}.", hint=_GET)
+        folders = (source, source / _TASKS, source / "bigbench" / _TASKS, *source.glob(f"*/bigbench/{_TASKS}"))
+        path = next((one for folder in folders if (one := folder / task / "task.json").is_file()), None)
+        if path is None:
+            raise UserError(f"The folder {source} does not have the task {task}.", hint=_GET)
+        if path.stat().st_size > _LARGEST_TASK:
+            raise too_large
+        return path.read_bytes()
     if not source.is_file():
         raise UserError(f"There is no file {source}.", hint=_GET)
     unpacked, wanted = 0, ("bigbench", _TASKS, *task.split("/"), "task.json")
@@ -270,29 +270,23 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
         return bigbench_set(name.removeprefix(BIGBENCH), catalog, source=bigbench)
     if bigbench is not None:
         raise UserError("--bigbench needs a set bigbench:TASK.", hint="Leave it out, or name such a set.")
-    if name in shipped_sets():
-        try:
-            return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
-        except UserError:
-            if catalog.name == name:  # a shipped set is for the catalog with the same name
-                raise
-            raise UserError(
-                f"The calibration set {name} is for the catalog {name}; {catalog.name} lacks some of its names.",
-                hint=f"Use --catalog {name}, or write your own set for {catalog.name}.",
-            ) from None
-    path = Path(name)
+    known = shipped_sets()
+    path = FOLDER / name if name in known else Path(name)
     if not path.exists():
-        known = shipped_sets()
         listed = f"Shipped: {', '.join(known)}. Or give a YAML file, a folder of YAML files, or bigbench:TASK."
         raise UserError(f"There is no calibration set {name!r}.", hint=name_hint(name, known, otherwise=listed))
-    files = _files_in(path) if path.is_dir() else [path]
+    files = sorted(file for file in path.glob("*.yaml") if file.name != DISAGREEMENTS) if path.is_dir() else [path]
     if not files:
         raise UserError(f"The folder {path} has no YAML file.", hint=_HINT)
-    return CalibrationSet(path.stem, _texts_of(files, catalog))
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*.yaml") if file.name != DISAGREEMENTS)
+    try:
+        return CalibrationSet(path.stem, _texts_of(files, catalog))
+    except UserError:
+        if name not in known or catalog.name == name:  # a shipped set is for the catalog with the same name
+            raise
+        raise UserError(
+            f"The calibration set {name} is for the catalog {name}; {catalog.name} lacks some of its names.",
+            hint=f"Use --catalog {name}, or write your own set for {catalog.name}.",
+        ) from None
 
 
 def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
