@@ -346,7 +346,6 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         title=_title(report),
         result=outcome_result(report) if report.has_only_outcomes else report.result,
         simulated=simulated_models(report),
-        example_caption=_example_caption(report),
         result_figure=next((b for b in sections.get("result", ()) if isinstance(b, ReportFigure)), None),
         claims=[
             (CLAIM_TITLES[claim], [one for one in sentences if one[0].claim == claim])
@@ -364,16 +363,6 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         terms=TERMS.items(),
         definitions=report.definitions.values(),
     )
-
-
-def _example_caption(report: Report) -> str:
-    """Describe how the texts of the first screen were chosen."""
-    full = [example.student for example in report.examples if not example.missed]
-    if len(report.examples) < 2:
-        return "Its first try at the first combination in the order of their ids, which are random"
-    if len(full) == 1:
-        return f"First tries at the first combination, in the order of random ids, where only {full[0]} has full marks"
-    return "First tries at the first combination in the order of their ids, which are random"
 
 
 def texts_page(report: Report) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from skillmix.calls import is_human
-from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
+from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
 from skillmix.datasets.copies import FOLLOWS, example_shares
@@ -55,7 +55,7 @@ from skillmix.runs.texts import (
 )
 from skillmix.runs.verdicts import judge_of
 from skillmix.scores.cards import cards_of, graded_run_of
-from skillmix.scores.cells import Cell, CellKey, largest_cells
+from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.comparisons import before_and_after
 from skillmix.scores.findings import findings, judged_contrasts
 from skillmix.scores.graders import GraderCard, grader_agreement, round_agreement
@@ -71,6 +71,7 @@ from skillmix.scores.scoring import (
     table_rows,
     unnamed_notes,
 )
+from skillmix.scores.sentences import example_of
 from skillmix.scores.status import CallTotals, call_totals
 from skillmix.training.log import run_curves
 
@@ -222,7 +223,7 @@ def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -
     if not report.rounds and not report.has_only_outcomes:
         gaps.append("Agreement between rounds: no grader voted twice on a text.")
     compared = tuple(compared_pairs(report))
-    return replace(report, gaps=tuple(gaps), comparisons=compared, examples=_examples_of(report, archive))
+    return replace(report, gaps=tuple(gaps), comparisons=compared, examples=tuple(_examples_of(report, archive)))
 
 
 def definitions_of(
@@ -268,36 +269,18 @@ def _joined(parts: Sequence[Report]) -> Report:
     return replace(parts[0], **joined)
 
 
-def _examples_of(report: Report, archive: Archive) -> tuple[ExampleText, ...]:
-    """Return each student's first sample on the first combination where full marks differ as the main result states.
-
-    Combinations are sorted by id, which is a hash. If no combination differs as stated, the first one is used.
-    """
-    result = report.result
-    keys = [
-        CellKey(run, name, result.grader or "", result.setting or "", result.k or 0) for run, name in result.students
-    ]
-    cells = by_key(report.cells)
-    if result.example or not keys or any(key not in cells for key in keys):
-        return ()
-    tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
-    shared = [c for c in sorted(cells[keys[0]].combinations, key=lambda c: c.id) if all(own.get(c.id) for own in tries)]
-    scores = {c.id: [text_score(own[c.id] or (), FULL_MARKS) for own in tries] for c in shared}
-    totals = [sum(scores[c.id][i] or 0.0 for c in shared) for i in range(len(keys))]
-    better = sorted(range(len(keys)), key=lambda i: -totals[i])[0]
-    differing = [c for c in shared if [i for i, one in enumerate(scores[c.id]) if one] == [better]]
-    examples = []
-    for chosen in (differing or shared)[:1]:
-        for key, own in zip(keys, tries, strict=True):
-            archived = next(one for one in archive.runs if one.run == key.run)
-            texts = [t for t in archived.texts if (t.student, t.combination.id) == (key.student, chosen.id)]
-            names = (*chosen.skills, *RESERVED_NAMES)
-            missed = tuple(n for n, point in zip(names, own[chosen.id] or (), strict=True) if point is False)
-            link = f"texts.html#{urlencode({'text': f'{key.run}/{key.student}/{chosen.id}/0'})}"
-            examples += [
-                ExampleText(report.label(key.run, key.student), chosen, t.answer.text, missed, link) for t in texts[:1]
-            ]
-    return tuple(examples)
+def _examples_of(report: Report, archive: Archive) -> Iterator[ExampleText]:
+    """Yield the text of each student of the main result on the combination of the example."""
+    archived_ids = set[str]().union(*(own.combinations for own in archive.runs))
+    found = example_of(report.result, by_key(report.cells), among=archived_ids)
+    if found is None:
+        return
+    for key, missed in found.missed.items():
+        archived = next(one for one in archive.runs if one.run == key.run)
+        place = key.student, found.combination.id
+        texts = [text.answer.text for text in archived.texts if (text.student, text.combination.id) == place]
+        link = f"texts.html#{urlencode({'text': '/'.join([key.run, *place, '0'])})}"
+        yield from (ExampleText(report.label(*key[:2]), found.about, text, missed, link) for text in texts[:1])
 
 
 def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int = MOST_TEXTS) -> Report:

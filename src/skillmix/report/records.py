@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from skillmix.catalog.combinations import Combination
 from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.checkers.template_student import Form
 from skillmix.files import FolderKind
@@ -183,7 +182,8 @@ class ExampleText:
     """An example text on the first screen."""
 
     student: str
-    combination: Combination
+    about: str
+    """A clause about the combination of the texts, and why it was chosen."""
     text: str
     missed: tuple[str, ...]
     """The criteria that the student misses in its first text."""

@@ -20,11 +20,9 @@ from typing import Final, Literal, NamedTuple
 from skillmix.catalog.catalog import SETTINGS
 from skillmix.experiment.step_base import label_parts
 from skillmix.experiment.steps import Contrast, ReportStep
-from skillmix.grading.points import FULL_MARKS, text_score
-from skillmix.prompts.rubric import rubric_of
-from skillmix.render import one_line, signed_with_interval
+from skillmix.grading.points import FULL_MARKS
+from skillmix.render import signed_with_interval
 from skillmix.runs.run import Run
-from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.cells import CellKey, Cells
 from skillmix.scores.comparisons import LEVEL, SMALLEST_GAIN, Judged, Place, explained, family_of, paired_values
 from skillmix.scores.scoring import EQUAL, ComparableStudent, are_close, base_of, families, practice_of
@@ -431,8 +429,6 @@ class JudgedContrast:
     """The partitions, with the two scores in each."""
     keys: tuple[CellKey, CellKey]
     """The two cells in the first partition."""
-    example: tuple[str, ...] = ()
-    """Lines with one text from each student on one combination; only for the first comparison, if it is supported."""
 
     @property
     def title(self) -> str:
@@ -460,13 +456,10 @@ class JudgedContrast:
 
 
 def judged_contrasts(runs: Sequence[Run], students: Sequence[ComparableStudent], cells: Cells) -> list[JudgedContrast]:
-    """Judge each comparison planned by report steps, and add an example to the first one if it is supported."""
+    """Judge each comparison planned by report steps, in the planned order."""
     steps = (step for run in runs for step in run.experiment.steps if isinstance(step, ReportStep))
-    contrasts = list({str(contrast): contrast for step in steps for contrast in step.contrasts}.values())
-    found = judge_planned(contrasts, students, cells)
-    if found and found[0].verdict == "supported":
-        found[0] = replace(found[0], example=_example(found[0].keys, runs, cells))
-    return found
+    contrasts = {str(contrast): contrast for step in steps for contrast in step.contrasts}
+    return judge_planned(list(contrasts.values()), students, cells)
 
 
 def judge_planned(
@@ -500,30 +493,6 @@ def judge_planned(
             )
         )
     return found
-
-
-def _example(keys: tuple[CellKey, CellKey], runs: Sequence[Run], cells: Cells) -> tuple[str, ...]:
-    """Show both first texts, with missed points, on a combination where only the first student has full marks."""
-    tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
-    for drawn in cells[keys[0]].combinations:
-        points = [own.get(drawn.id) for own in tries]
-        if [p and text_score(p, FULL_MARKS) for p in points] == [1.0, 0.0]:
-            break
-    else:
-        return ()
-    about = f"{' and '.join(drawn.skills)}, on {drawn.topic}"
-    lines = [f"The first combination where only {keys[0].student} has full marks on the first try: {about}."]
-    for key, earned in zip(keys, points, strict=True):
-        run = next(run for run in runs if run.name == key.run)
-        with run.read() as journal:
-            texts = [t.text for t in texts_with_ballots(run, journal, combinations=[drawn.id])]
-        text = min((t for t in texts if t.student == key.student), key=lambda t: t.generation)
-        criteria = rubric_of(drawn.skills, drawn.topic, phrases=run.phrases).criteria
-        missed = ", ".join(c.name for c, point in zip(criteria, earned or (), strict=True) if point is False)
-        lines.append(
-            f"{key.student}: “{one_line(text.answer.text)}” ({f'misses {missed}' if missed else 'full marks'})"
-        )
-    return tuple(lines)
 
 
 def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:

@@ -7,20 +7,24 @@ comparisons is the main result. A report about one student states how often the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from skillmix.catalog.catalog import RESERVED_NAMES
+from skillmix.catalog.combinations import Combination
 from skillmix.experiment.step_base import label_parts
 from skillmix.files import read_yaml
-from skillmix.grading.points import FULL_MARKS
+from skillmix.grading.points import FULL_MARKS, text_score
 from skillmix.models.lineage import Lineage, short_name
 from skillmix.models.lineage_files import DatasetFile
 from skillmix.render import (
     in_percent,
     in_words,
     listed,
+    one_line,
     plural,
     points_interval,
     share,
@@ -29,6 +33,7 @@ from skillmix.render import (
     whole,
 )
 from skillmix.runs.run import Run, opened
+from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.cells import WRITTEN, Cell, CellKey, Cells, CellScore, largest_cells
 from skillmix.scores.comparisons import SMALLEST_GAIN, Change, Judged, before_and_after, explanations, format_effect
 from skillmix.scores.findings import Claim, Finding, JudgedContrast, findings, judged_contrasts
@@ -206,8 +211,6 @@ class MainResult:
     grader: str | None = None
     setting: str | None = None
     k: int | None = None
-    example: tuple[str, ...] = ()
-    """Lines with one text from each student on the same combination."""
     training: str = ""
     """The training data of each student; empty if no student was tuned."""
     is_one_try: bool = False
@@ -241,6 +244,53 @@ class MainResult:
     def sentence(self) -> str:
         """Return the whole sentence."""
         return f"{self.headline}: {self.detail}" if self.detail else self.headline
+
+
+class Example(NamedTuple):
+    """A combination, and the criteria that each student of a result misses in its first text on the combination."""
+
+    combination: Combination
+    missed: dict[CellKey, tuple[str, ...]]
+
+    @property
+    def about(self) -> str:
+        """Return a clause with the reason for the choice of the combination, followed by its skills and topic."""
+        full = [key.student for key, names in self.missed.items() if not names]
+        only = f" where only {full[0]} has full marks" if len(full) == 1 < len(self.missed) else ""
+        combination = f"{' and '.join(self.combination.skills)}, on {self.combination.topic}"
+        return f"First tries on the first combination{only}: {combination}."
+
+
+def example_of(result: MainResult, cells: Cells, *, among: Container[str] | None = None) -> Example | None:
+    """Choose the first combination where only the better student has full marks on its first try, or else the first.
+
+    If `among` is given, choose one of the combinations with these ids.
+    """
+    keys = [CellKey(*student, result.grader or "", result.setting or "", result.k or 0) for student in result.students]
+    if not keys or not all(key in cells for key in keys):
+        return None
+    tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
+    drawn = [c for c in cells[keys[0]].combinations if among is None or c.id in among]
+    shared = [c for c in drawn if all(own.get(c.id) for own in tries)]
+    scores = {c.id: [text_score(own[c.id] or (), FULL_MARKS) or 0.0 for own in tries] for c in shared}
+    totals = [sum(own) for own in zip(*scores.values(), strict=True)]
+    differing = [c for c in shared if [i for i, one in enumerate(scores[c.id]) if one] == [totals.index(max(totals))]]
+    for chosen in (differing or shared)[:1]:
+        names = (*chosen.skills, *RESERVED_NAMES)
+        denied = [[point is False for point in own[chosen.id] or ()] for own in tries]
+        return Example(chosen, {key: tuple(compress(names, own)) for key, own in zip(keys, denied, strict=True)})
+    return None
+
+
+def _example_lines(run: Run, example: Example) -> Iterator[str]:
+    """Describe an example for a terminal."""
+    yield example.about
+    with run.read() as journal:
+        texts = [one.text for one in texts_with_ballots(run, journal, combinations=[example.combination.id])]
+    for key, missed in example.missed.items():
+        text = min((text for text in texts if text.student == key.student), key=lambda text: text.generation)
+        points = f"misses {', '.join(missed)}" if missed else "full marks"
+        yield f"{key.student}: “{one_line(text.answer.text)}” ({points})"
 
 
 def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResult:
@@ -430,7 +480,6 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
         grader=first.grader,
         setting=first.keys[0].setting,
         k=plan.k,
-        example=first.example,
         is_one_try=True,
     )
 
@@ -491,8 +540,9 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     planned = judged_contrasts([run], students, cells)
     main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
     main = main.with_training({(run.name, name): own for name, own in lineages.items()}, run_datasets(run))
-    lines = [main.sentence, main.training, main.evidence, *main.example] if found or planned else []
-    result = [line for line in lines if line]
+    result = [line for line in (main.sentence, main.training, main.evidence) if line and (found or planned)]
+    example = example_of(main, cells) if planned else None
+    result += _example_lines(run, example) if example and len(example.missed) > 1 else []
     first = [] if run.has_outcomes else format_warnings(list(cells.values()))
     return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
 
