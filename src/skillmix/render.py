@@ -1,7 +1,7 @@
 """Words, numbers and tables for the terminal, notebooks and pages."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import SequenceMatcher
 from html import escape
 from itertools import zip_longest
@@ -118,9 +118,15 @@ def share_with_interval(value: float | None, low: float | None, high: float | No
     >>> share_with_interval(0.37, 0.28, 0.47), share_with_interval(0.37, None, None)
     ('.37 [.28, .47]', '.37 [too few]')
     """
-    if value is None or low is None or high is None:
-        return share(value) if value is None else f"{share(value)} {TOO_FEW}"
-    return f"{share(value)} [{share(low)}, {share(high)}]"
+    return _with_interval(share, value, low, high)
+
+
+def _with_interval(
+    form: Callable[[float | None], str], value: float | None, low: float | None, high: float | None
+) -> str:
+    if value is None:
+        return form(value)
+    return f"{form(value)} {TOO_FEW}" if low is None or high is None else f"{form(value)} [{form(low)}, {form(high)}]"
 
 
 def signed(value: float | None) -> str:
@@ -141,9 +147,7 @@ def signed_with_interval(value: float | None, low: float | None, high: float | N
     >>> signed_with_interval(0.05, -0.1, 0.2), signed_with_interval(0.05, None, None)
     ('+.05 [−.10, +.20]', '+.05 [too few]')
     """
-    if value is None or low is None or high is None:
-        return signed(value) if value is None else f"{signed(value)} {TOO_FEW}"
-    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+    return _with_interval(signed, value, low, high)
 
 
 def in_percent(value: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.report.registry import Count, Entry, Estimate, ReportTable, ScoreEntry
+from skillmix.report.registry import Entry, Estimate, ReportTable, ScoreEntry, count
 from skillmix.report.tables.formats import Marks, as_latex, escaped
 from skillmix.scores.cells import Score
 from tests.report.cases import Reported
@@ -56,7 +56,7 @@ def test_every_table_of_every_report_compiles_and_fits(any_report: Reported, pdf
 
 def test_whatever_stands_in_a_name_is_printed_and_not_acted_on(pdflatex: str, tmp_path: Path) -> None:
     score = ScoreEntry(Score(0.5, 0.1, 0.9, 0.4, 0.6, 4, 3, 1, 2, 0.4, 0.1, 0.8))
-    rows = ((NASTY, Estimate(-0.05, -0.1, 0.0, is_signed=True), Count(1234), score), ("[a]", Estimate(None), "–", "–"))
+    rows = ((NASTY, Estimate(-0.05, -0.1, 0.0, is_signed=True), count(1234), score), ("[a]", Estimate(None), "–", "–"))
     table = ReportTable("nasty", SIGNS, NASTY, (SIGNS, "gain of it", "n", "full marks"), rows)
     text = as_latex(table)
     (tmp_path / "nasty.tex").write_text(text, encoding="ascii")
@@ -106,7 +106,7 @@ def test_a_table_wider_than_a_column_takes_the_page() -> None:
 
 
 def test_a_long_table_is_one_float_scaled_to_the_page() -> None:
-    rows = tuple((f"row {number}", Count(number)) for number in range(100))
+    rows = tuple((f"row {number}", count(number)) for number in range(100))
     text = as_latex(ReportTable("long", "Long", "Note.", ("name", "n"), rows))
 
     assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\label{tab:long}") == 1

@@ -18,7 +18,7 @@ from skillmix.report.archive import LARGEST, Chunks
 from skillmix.report.contents import Contents
 from skillmix.report.page import TERMS, index_page, prose
 from skillmix.report.records import Report, ReportOptions, SkillDefinition
-from skillmix.report.registry import Count, Estimate, ReportTable
+from skillmix.report.registry import Estimate, ReportTable, count
 from skillmix.report.tables.formats import as_csv, as_latex, as_markdown
 from skillmix.report.write import WrittenReport, report
 from tests.report.conftest import inside
@@ -273,8 +273,8 @@ def test_an_item_larger_than_a_file_is_cut_and_says_so() -> None:
 
 def test_forms_of_a_table_escape_what_their_readers_would_act_on() -> None:
     rows = (
-        ("a|b & 50 % _x_ \\ <b>", Estimate(-0.05, -0.1, 0.0, is_signed=True), Count(1234)),
-        ("=1+1", Estimate(None), Count(None)),
+        ("a|b & 50 % _x_ \\ <b>", Estimate(-0.05, -0.1, 0.0, is_signed=True), count(1234)),
+        ("=1+1", Estimate(None), count(None)),
     )
     table = ReportTable("t", "T & T", "Note.", ("name", "gain", "n"), rows)
 

@@ -23,15 +23,16 @@ from skillmix.grading.points import (
 )
 from skillmix.grading.reader import outcome_words, words_about
 from skillmix.prompts.rubric import OUTCOMES, Rubric, rubric_of
-from skillmix.render import in_words, p_value, remark_on, share, signed_with_interval, whole
+from skillmix.render import p_value, remark_on, share, signed_with_interval, whole
 from skillmix.report.records import Report, by_key
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
 from skillmix.runs.texts import ConversationKey, GradedConversation, grade_key
 from skillmix.runs.verdicts import applicable_reasons
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.comparisons import PairRow, explanations
+from skillmix.scores.comparisons import PairRow
 from skillmix.scores.graders import Readability
+from skillmix.scores.sentences import pair_sentences
 
 encode_json: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _MOST_CACHED: Final = 1000
@@ -444,7 +445,7 @@ class Archive:
         cells = by_key(report.cells)
         known: dict[tuple[str, str, str], list[PairRow]] = {}
         for compared in report.comparisons:
-            known.setdefault((compared.run, compared.first, compared.second), []).append(compared.row)
+            known.setdefault((compared.run, compared.base, compared.student), []).append(compared.row)
         listed: list[list[object]] = []
         for run in report.runs:
             students = [student for of, student in report.students if of == run.name]
@@ -456,7 +457,7 @@ class Archive:
                     first, second = (cells[CellKey(run.name, name, row.grader, row.setting, row.k)] for name in pair)
                     encoded.append(self.chunks["pairs"].add(_encoded_pair(row, first, second, numbers)))
                 if rows:
-                    listed.append([run.name, *pair, _pair_sentences(*pair, rows), encoded])
+                    listed.append([run.name, *pair, pair_sentences(*pair, rows), encoded])
         return listed
 
 
@@ -497,25 +498,6 @@ def _encoded_pair(row: PairRow, first: Cell, second: Cell, numbers: Mapping[str,
         "won": won,
         "lost": lost,
     }
-
-
-def _pair_sentences(first: str, second: str, rows: Sequence[PairRow]) -> tuple[str, str]:
-    """Compare the second student with the first, and the first with the second, over all rows."""
-    notes = "".join(f" {sentence}" for sentence in explanations(second, rows))
-    if len(rows) == 1:
-        sentence = f"{second} against {first}: {rows[0].words}.{notes}"
-        return sentence, sentence
-    more, fewer = sum(row.found > 0 for row in rows), sum(row.found < 0 for row in rows)
-    if not more and not fewer:
-        sentence = f"No difference between {second} and {first} is found in {in_words(len(rows))} comparisons.{notes}"
-        return sentence, sentence
-    total, open_rows = in_words(len(rows)), in_words(len(rows) - more - fewer)
-    forward, backward = (
-        f"{name} has more full marks than {other} in {in_words(wins)} of {total} comparisons and fewer in "
-        f"{in_words(losses)}; in {open_rows} no difference is found.{notes}"
-        for name, other, wins, losses in ((second, first, more, fewer), (first, second, fewer, more))
-    )
-    return forward, backward
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[RunArchive]) -> list[Combination]:

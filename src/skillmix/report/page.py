@@ -13,32 +13,12 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined
 
 from skillmix.calls import HUMAN
-from skillmix.prompts.rubric import TextOutcome
-from skillmix.render import in_percent, in_words, listed, plural, whole
+from skillmix.render import in_words, listed, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.records import Report, RunFacts, by_key
-from skillmix.report.registry import (
-    FILES,
-    LONG,
-    PHRASES,
-    SECTIONS,
-    Entry,
-    ReportTable,
-    ScoreEntry,
-    glossary,
-)
+from skillmix.report.registry import FILES, LONG, PHRASES, SECTIONS, Entry, ReportTable, ScoreEntry, glossary
 from skillmix.report.tables.data import PAPER
-from skillmix.scores.safety import OutcomeCell
-from skillmix.scores.sentences import (
-    CLAIM_NEEDS,
-    CLAIM_TITLES,
-    MainResult,
-    ResultNumber,
-    capital,
-    claim_sentence,
-    graded_texts,
-    interval_words,
-)
+from skillmix.scores.sentences import CLAIM_NEEDS, CLAIM_TITLES, capital, claim_sentence
 
 TERMS: Final = glossary()
 """The terms in the tables, with their meanings."""
@@ -245,59 +225,6 @@ def _view(
     return TableView(name, names, numeric, (), tuple(made), heads)
 
 
-def outcome_result(report: Report) -> MainResult:
-    """Describe how often the first student refuses probes at the smallest and the largest k, and its other outcomes."""
-    known = [c for c in report.outcomes if c.topics == "probes" and c.share("refuses").value is not None]
-    texts = graded_texts((o.cell for o in report.outcomes), "skills and a probe or control")
-    if not known:
-        return MainResult("No text has an outcome yet", "", "Continue the run, then report again.", (texts,))
-    # Collect the probes of each student by k, under the grader and setting of the first decided cell.
-    place = next((c.key for c in known if c.key.setting == "all"), known[0].key)
-    here = [c for c in known if (c.key.run, c.key.grader, c.key.setting) == (place.run, place.grader, place.setting)]
-    lines: dict[str, list[OutcomeCell]] = {}
-    for cell in sorted(here, key=lambda c: c.key.k):
-        lines.setdefault(cell.key.student, []).append(cell)
-    own = lines[here[0].key.student]
-    first, last, key = own[0], own[-1], own[0].key
-
-    def among(cell: OutcomeCell) -> str:
-        return "without skills" if cell.key.k == 0 else f"with {plural(cell.key.k, 'skill')}"
-
-    def rate(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
-        return f"{in_percent(cell.share(outcome).value or 0.0)}%"
-
-    def interval(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
-        share = cell.share(outcome)
-        return interval_words(share.low, share.high)
-
-    def number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
-        label = f"of probes are {verb}, k = {cell.key.k}, {cell.key.student}"
-        return ResultNumber(rate(cell, outcome), interval(cell, outcome), label)
-
-    headline = f"{report.label(key.run, key.student)} refuses {rate(first)} of the probes {among(first)}"
-    details = []
-    for student in dict.fromkeys(cell.key.student for cell in here):
-        rates = ", ".join(f"{rate(cell)} {among(cell)} ({interval(cell)})" for cell in lines[student])
-        details.append(f"{report.label(key.run, student)} refuses {rates}")
-    evidence = f"Setting {key.setting}, grader {key.grader}, {plural(len(last.cell.combinations), 'combination')} "
-    evidence += f"{among(last)}."
-    # add the refusals of harmless requests in the same cell
-    found = [c for c in report.outcomes if c.key == last.key and c.topics == "controls"]
-    if found and found[0].share("refuses").value is not None:
-        evidence += f" It refuses {rate(found[0])} of the controls {among(found[0])} ({interval(found[0])})."
-    other = number(first, "complies", "complied with") if last is first else number(last, "refuses", "refused")
-    return MainResult(
-        headline=headline if first is last else f"{headline} and {rate(last)} {among(last)}",
-        detail=f"{'; '.join(details)}.",
-        evidence=evidence,
-        numbers=(number(first, "refuses", "refused"), other, texts),
-        students=((key.run, key.student),),
-        grader=key.grader,
-        setting=key.setting,
-        k=key.k,
-    )
-
-
 ASSETS: Final = (
     *("report.css", "texts.css"),
     *("page.js", "data.js", "search.js", "cards.js", "texts.js", "compare.js"),
@@ -344,7 +271,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
-        result=outcome_result(report) if report.has_only_outcomes else report.result,
+        result=report.result,
         simulated=simulated_models(report),
         result_figure=next((b for b in sections.get("result", ()) if isinstance(b, ReportFigure)), None),
         claims=[

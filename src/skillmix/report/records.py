@@ -17,7 +17,7 @@ from skillmix.scores.findings import Finding, JudgedContrast
 from skillmix.scores.graders import Disagreement, GraderAgreement, GraderCard, Readability, RoundAgreement
 from skillmix.scores.safety import OutcomeCell, OutcomeChange
 from skillmix.scores.scoring import ComparableStudent, practice_between
-from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result
+from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result, outcome_result
 from skillmix.scores.status import CallTotals
 from skillmix.training.log import TrainingCurve
 
@@ -167,17 +167,6 @@ class SkillDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedPair:
-    """Two students of a run in one cell of the page's comparison."""
-
-    run: str
-    first: str
-    second: str
-    row: PairRow
-    """The difference, second student minus first."""
-
-
-@dataclass(frozen=True, slots=True)
 class ExampleText:
     """An example text on the first screen."""
 
@@ -214,7 +203,7 @@ class Report:
     """The judged claims, and the planned comparisons."""
     changes: tuple[Change, ...] = ()
     """Every tuned student compared with its base."""
-    comparisons: tuple[ComparedPair, ...] = ()
+    comparisons: tuple[Change, ...] = ()
     """The pairs of students that the section "Compare" shows."""
     rounds: tuple[RoundAgreement, ...] = ()
     agreements: tuple[GraderAgreement, ...] = ()
@@ -250,7 +239,9 @@ class Report:
     @cached_property
     def result(self) -> MainResult:
         """Return the first screen; its sentence is the same as in the terminal."""
-        if self.contrasts:
+        if self.has_only_outcomes:
+            result = outcome_result(self.outcomes, self.label)
+        elif self.contrasts:
             result = contrast_result(self.contrasts, self.cells)
         else:
             result = main_result(self.cells, self.findings)

@@ -149,23 +149,16 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """A count; None if unknown."""
-
-    value: int | None
-
-    @property
-    def text(self) -> str:
-        """Return the printed form."""
-        return "–" if self.value is None else whole(self.value)
-
-
-@dataclass(frozen=True, slots=True)
 class PlainNumber:
-    """A number with a special printed form, such as an amount, a duration or a p-value."""
+    """A number without an interval, with its printed form, such as a count, an amount or a p-value."""
 
     value: float | None
     text: str
+
+
+def count(value: int | None) -> PlainNumber:
+    """Make the table entry for a count; None if unknown."""
+    return PlainNumber(value, "–" if value is None else whole(value))
 
 
 def estimate(
@@ -183,7 +176,7 @@ def p_entry(value: float) -> PlainNumber:
 
 LONG: Final = 16
 """The length from which the page collapses a table or shows only its first rows until a reader requests the rest."""
-Entry = str | ScoreEntry | Estimate | Count | PlainNumber
+Entry = str | ScoreEntry | Estimate | PlainNumber
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from statistics import fmean
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.step_base import label_parts
@@ -63,9 +63,9 @@ class Score:
     woven_high: float | None = field(default=None, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
-class CellScore(Score):
-    """A score with the cell and the run that it belongs to."""
+@dataclass(frozen=True)
+class OfCell:
+    """The cell and the run to which a number belongs."""
 
     run: str
     student: str
@@ -76,6 +76,23 @@ class CellScore(Score):
     seed: int | None
     setting: str
     k: int
+
+    about: ClassVar[tuple[str, ...]]
+    """The fields that say what the number counts."""
+
+    def json_row(self) -> dict[str, object]:
+        """Return the fields in the order of `scores --json`: the cell, what the number counts, and the numbers."""
+        row = {field.name: getattr(self, field.name) for field in fields(self)}
+        row["setting"] = label_parts(self.setting).setting
+        first = {name: row.pop(name) for name in (*(field.name for field in fields(OfCell)), *self.about)}
+        return first | row
+
+
+@dataclass(frozen=True)
+class CellScore(Score, OfCell):
+    """A score with the cell and the run that it belongs to."""
+
+    about = ("metric",)
     metric: str
     sets: str = "all"
     """The skill sets that count: all of them, the reserved ones, or the ones that data sets may contain ("seen")."""
@@ -95,16 +112,6 @@ class CellScore(Score):
     def cut_share(self) -> float | None:
         """Return the share of replies truncated at the token limit; None if unknown."""
         return None if self.cut is None or not self.written else self.cut / self.written
-
-    def json_row(self) -> dict[str, object]:
-        """Return the fields in the order of `scores --json`: cell, numbers, other fields."""
-        own = [field.name for field in fields(self) if field.name not in _NUMBERS]
-        last = own.index("metric") + 1
-        row = {name: getattr(self, name) for name in (*own[:last], *_NUMBERS, *own[last:])}
-        return row | {"setting": label_parts(self.setting).setting}
-
-
-_NUMBERS: Final = tuple(field.name for field in fields(Score))
 
 
 def valid_share(failures: int, written: int) -> float | None:

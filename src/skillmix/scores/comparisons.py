@@ -373,12 +373,13 @@ def format_effect(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The difference between a tuned student and its base under one grader, in one setting, at one k."""
+    """The difference between a student and its base, or another student, under one grader, in one setting, at one k."""
 
     run: str
     student: str
     base: str
     trained: tuple[int, ...]
+    """The numbers of skills that a tuned student was trained on."""
     row: PairRow
     format: FormatEffect | None = None
     """The effect of the texts' format on the difference; None if unknown."""

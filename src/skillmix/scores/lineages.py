@@ -5,13 +5,7 @@ from collections.abc import Iterable, Mapping
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.step_base import JOINED, student_name
-from skillmix.models.lineage import (
-    Lineage,
-    continued_lineage,
-    lineage_in,
-    lineage_of,
-    lineage_on,
-)
+from skillmix.models.lineage import Lineage, continued_lineage, lineage_in, lineage_of, lineage_on
 from skillmix.models.lineage_files import LINEAGE_FILE, DatasetFile, read_dataset_file
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.run import Run

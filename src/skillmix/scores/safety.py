@@ -10,13 +10,12 @@ from statistics import fmean
 from typing import Final, Literal
 
 from skillmix.errors import UserError
-from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import Points, outcome_of, possible_outcomes
 from skillmix.models.lineage import Lineage
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings
-from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.cells import Cell, CellKey, OfCell
 from skillmix.scores.scoring import base_of, cell_facts, comparable_students, families, lineages_in, scored_cells
 from skillmix.scores.statistics.differences import holm, paired_difference
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
@@ -49,27 +48,13 @@ class OutcomeShare:
     """The number of texts without an outcome because they are missing, ungraded or unparseable, or lack a majority."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeScore(OutcomeShare):
+@dataclass(frozen=True)
+class OutcomeScore(OutcomeShare, OfCell):
     """The share of an outcome, with its cell and its run."""
 
-    run: str
-    student: str
-    grader: str
-    catalog: str | None
-    partition: str | None
-    prompts: str | None
-    seed: int | None
-    setting: str
-    k: int
+    about = ("topics", "outcome")
     topics: Topics
     outcome: TextOutcome
-
-    def json_row(self) -> dict[str, object]:
-        """Return the fields in the order of `scores --json`: first the cell, then the numbers."""
-        row = asdict(self) | {"setting": label_parts(self.setting).setting}
-        numbers = tuple(OutcomeShare.__dataclass_fields__)
-        return {name: row[name] for name in (*(n for n in row if n not in numbers), *numbers)}
 
 
 @dataclass(frozen=True, slots=True)

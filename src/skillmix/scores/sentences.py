@@ -7,7 +7,7 @@ comparisons is the main result. A report about one student states how often the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -20,6 +20,7 @@ from skillmix.files import read_yaml
 from skillmix.grading.points import FULL_MARKS, text_score
 from skillmix.models.lineage import Lineage, short_name
 from skillmix.models.lineage_files import DatasetFile
+from skillmix.prompts.rubric import TextOutcome
 from skillmix.render import (
     in_percent,
     in_words,
@@ -35,9 +36,18 @@ from skillmix.render import (
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.cells import WRITTEN, Cell, CellKey, Cells, CellScore, largest_cells
-from skillmix.scores.comparisons import SMALLEST_GAIN, Change, Judged, before_and_after, explanations, format_effect
+from skillmix.scores.comparisons import (
+    SMALLEST_GAIN,
+    Change,
+    Judged,
+    PairRow,
+    before_and_after,
+    explanations,
+    format_effect,
+)
 from skillmix.scores.findings import Claim, Finding, JudgedContrast, findings, judged_contrasts
 from skillmix.scores.lineages import run_datasets
+from skillmix.scores.safety import OutcomeCell
 from skillmix.scores.scoring import comparable_in, lineages_in, partition_notes, score_run, unnamed_notes
 
 _CLAIMS: Final[Any] = read_yaml(Path(__file__).with_name("claims.yaml"))
@@ -246,7 +256,7 @@ class MainResult:
         return f"{self.headline}: {self.detail}" if self.detail else self.headline
 
 
-class Example(NamedTuple):
+class ExampleCombination(NamedTuple):
     """A combination, and the criteria that each student of a result misses in its first text on the combination."""
 
     combination: Combination
@@ -261,7 +271,7 @@ class Example(NamedTuple):
         return f"First tries on the first combination{only}: {combination}."
 
 
-def example_of(result: MainResult, cells: Cells, *, among: Container[str] | None = None) -> Example | None:
+def example_of(result: MainResult, cells: Cells, *, among: Container[str] | None = None) -> ExampleCombination | None:
     """Choose the first combination where only the better student has full marks on its first try, or else the first.
 
     If `among` is given, choose one of the combinations with these ids.
@@ -278,11 +288,13 @@ def example_of(result: MainResult, cells: Cells, *, among: Container[str] | None
     for chosen in (differing or shared)[:1]:
         names = (*chosen.skills, *RESERVED_NAMES)
         denied = [[point is False for point in own[chosen.id] or ()] for own in tries]
-        return Example(chosen, {key: tuple(compress(names, own)) for key, own in zip(keys, denied, strict=True)})
+        return ExampleCombination(
+            chosen, {key: tuple(compress(names, own)) for key, own in zip(keys, denied, strict=True)}
+        )
     return None
 
 
-def _example_lines(run: Run, example: Example) -> Iterator[str]:
+def _example_lines(run: Run, example: ExampleCombination) -> Iterator[str]:
     """Describe an example for a terminal."""
     yield example.about
     with run.read() as journal:
@@ -482,6 +494,76 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
         k=plan.k,
         is_one_try=True,
     )
+
+
+def outcome_result(cells: Sequence[OutcomeCell], label: Callable[[str, str], str]) -> MainResult:
+    """State how often the first student refuses probes at the smallest and the largest k, and its other outcomes.
+
+    `label` returns the printed name of a student of a run.
+    """
+    known = [c for c in cells if c.topics == "probes" and c.share("refuses").value is not None]
+    texts = graded_texts((c.cell for c in cells), "skills and a probe or control")
+    if not known:
+        return MainResult("No text has an outcome yet", "", "Continue the run, then report again.", (texts,))
+    # Collect the probes of each student by k, under the grader and setting of the first decided cell.
+    place = next((c.key for c in known if c.key.setting == "all"), known[0].key)
+    lines: dict[str, list[OutcomeCell]] = {}
+    for cell in known:
+        if (cell.key.run, cell.key.grader, cell.key.setting) == (place.run, place.grader, place.setting):
+            lines.setdefault(cell.key.student, []).append(cell)
+    lines = {student: sorted(own, key=lambda cell: cell.key.k) for student, own in lines.items()}
+    student, own = next(iter(lines.items()))
+    first, last = own[0], own[-1]
+
+    def among(cell: OutcomeCell) -> str:
+        return "without skills" if cell.key.k == 0 else f"with {plural(cell.key.k, 'skill')}"
+
+    def number(cell: OutcomeCell, outcome: TextOutcome = "refuses", verb: str = "refused") -> ResultNumber:
+        share = cell.share(outcome)
+        words = f"of probes are {verb}, k = {cell.key.k}, {cell.key.student}"
+        return ResultNumber(f"{in_percent(share.value or 0.0)}%", interval_words(share.low, share.high), words)
+
+    def rate(cell: OutcomeCell) -> str:
+        return f"{number(cell).value} {among(cell)} ({number(cell).interval})"
+
+    refusals = f"{label(place.run, student)} refuses {number(first).value} of the probes {among(first)}"
+    details = [f"{label(place.run, name)} refuses {', '.join(map(rate, line))}" for name, line in lines.items()]
+    evidence = f"Setting {place.setting}, grader {place.grader}, {plural(len(last.cell.combinations), 'combination')} "
+    evidence += f"{among(last)}."
+    # add the refusals of harmless requests in the same cell
+    controls = [c for c in cells if c.key == last.key and c.topics == "controls"]
+    if controls and controls[0].share("refuses").value is not None:
+        refused = number(controls[0])
+        evidence += f" It refuses {refused.value} of the controls {among(last)} ({refused.interval})."
+    return MainResult(
+        headline=refusals if first is last else f"{refusals} and {number(last).value} {among(last)}",
+        detail=f"{'; '.join(details)}.",
+        evidence=evidence,
+        numbers=(number(first), number(first, "complies", "complied with") if last is first else number(last), texts),
+        students=((place.run, student),),
+        grader=place.grader,
+        setting=place.setting,
+        k=first.key.k,
+    )
+
+
+def pair_sentences(first: str, second: str, rows: Sequence[PairRow]) -> tuple[str, str]:
+    """Compare the second student with the first, and the first with the second, over all rows."""
+    notes = "".join(f" {sentence}" for sentence in explanations(second, rows))
+    more, fewer = sum(row.found > 0 for row in rows), sum(row.found < 0 for row in rows)
+    total, undecided = in_words(len(rows)), in_words(len(rows) - more - fewer)
+
+    def compared(name: str, other: str, wins: int, losses: int) -> str:
+        if len(rows) == 1:
+            return f"{second} against {first}: {rows[0].words}.{notes}"
+        if not more and not fewer:
+            return f"No difference between {second} and {first} is found in {total} comparisons.{notes}"
+        return (
+            f"{name} has more full marks than {other} in {in_words(wins)} of {total} comparisons and fewer in "
+            f"{in_words(losses)}; in {undecided} no difference is found.{notes}"
+        )
+
+    return compared(second, first, more, fewer), compared(first, second, fewer, more)
 
 
 def _scope_of(cell: Cell, setting: str, combinations: int) -> str:

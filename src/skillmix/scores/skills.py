@@ -5,13 +5,13 @@ adds intervals and a permutation test. Because texts about the same combination 
 their outcomes together, and the bootstrap draws whole combinations.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations as subsets
 from math import prod
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from skillmix.scores.statistics.intervals import (
     Interval,
     cluster_interval,
     percentile_interval,
-    wilson_interval,
 )
 
 
@@ -42,14 +41,6 @@ class Rate:
     def value(self) -> float:
         """Return the share of requests that were met."""
         return self.shown / self.asked
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Return the Wilson interval over texts.
-
-        The true uncertainty is larger, because texts about the same combination are correlated.
-        """
-        return wilson_interval(self.value, self.asked)
 
 
 def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
@@ -107,19 +98,11 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
     return Saturation(reached["value"], reached["low"], reached["high"], known[-1][0])
 
 
-@dataclass(frozen=True, slots=True)
-class CriterionRates:
-    """The share of decided points that were earned, by kind of criterion; None if no point is decided."""
+def criterion_rates(cells: Iterable[Cell]) -> tuple[int, dict[str, float | None]]:
+    """Count the texts of some cells, and return the share of decided points that were earned, by kind of criterion.
 
-    texts: int
-    skill: float | None
-    topic: float | None
-    sense: float | None
-    length: float | None
-
-
-def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
-    """Return the rates over the texts of some cells; a text counts once in every cell that contains it."""
+    A text counts once in every cell that contains it. A share is None if no point is decided.
+    """
     points: dict[str, list[bool]] = {kind: [] for kind in ("skill", "topic", "sense", "length")}
     texts = 0
     for cell in cells:
@@ -128,47 +111,32 @@ def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
             for kind, point in zip(["skill"] * cell.key.k + ["topic", "sense", "length"], of_text, strict=True):
                 if point is not None:
                     points[kind].append(point)
-    return CriterionRates(texts, *(sum(own) / len(own) if own else None for own in points.values()))
+    return texts, {kind: sum(own) / len(own) if own else None for kind, own in points.items()}
 
 
-Reason = Literal["format", "in its thought", "refused", "skills", "others", "both", "undecided"]
-REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
-_BY_STATUS: Final[Mapping[AnswerStatus | None, Reason]] = {
+REASONS: Final = ("format", "in its thought", "refused", "skills", "others", "both", "undecided")
+_BY_STATUS: Final[Mapping[AnswerStatus | None, str]] = {
     "refused": "refused", CUT_IN_THOUGHT: "in its thought", "no marker": "format", "empty": "format"
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """The reasons why texts missed full marks."""
-
-    texts: int
-    full_marks: int
-    reasons: Mapping[Reason, int]
-    missing: int
-    """The number of texts that are missing or not yet graded."""
-
-
-def losses(cells: Iterable[Cell]) -> Losses:
-    """Count the reasons for missed full marks.
+def losses(cells: Iterable[Cell]) -> dict[str, int]:
+    """Count the texts of some cells, those with full marks, the reasons for missed full marks, and missing grades.
 
     A text that lacks the marker but still earns every point has full marks.
     """
-    reasons: Counter[Reason] = Counter()
-    texts = full = missing = 0
+    counts = dict.fromkeys(("texts", "full marks", *REASONS, "not there"), 0)
     for cell in cells:
         for points_of, statuses in zip(cell.points, cell.statuses, strict=True):
             for points, status in zip(points_of, statuses, strict=True):
                 if points is None:
-                    missing += 1
+                    counts["not there"] += 1
                     continue
-                texts += 1
-                full += all(points)
-                if not all(points):
-                    skills, others = False in points[:-3], False in points[-3:]
-                    denied: Reason = "both" if skills and others else "skills" if skills else "others"
-                    reasons[_BY_STATUS.get(status) or (denied if skills or others else "undecided")] += 1
-    return Losses(texts, full, {reason: reasons[reason] for reason in REASONS}, missing)
+                counts["texts"] += 1
+                skills, others = False in points[:-3], False in points[-3:]
+                denied = "both" if skills and others else "skills" if skills else "others" if others else "undecided"
+                counts["full marks" if all(points) else _BY_STATUS.get(status) or denied] += 1
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """Tables as the page shows them."""
 
 from skillmix.report.page import TableBlock, blocks_of
-from skillmix.report.registry import LONG, Count, Entry, Estimate, ReportTable
+from skillmix.report.registry import LONG, Entry, Estimate, ReportTable, count
 
 KS = (1, 2, 3, 4, 5, 6)
 METRICS = ("full marks", "woven", "cut")
 
 
 def wide(name: str, part: str, ks: tuple[int, ...] = KS) -> ReportTable:
-    values: list[Entry] = [e for k in ks for e in (Estimate(k / 10), Estimate(None), Count(k))]
+    values: list[Entry] = [e for k in ks for e in (Estimate(k / 10), Estimate(None), count(k))]
     return ReportTable(
         name=name,
         title="Scores",

@@ -8,19 +8,7 @@ from matplotlib.figure import Figure
 
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.prompts.rubric import OUTCOMES
-from skillmix.report.figures.style import (
-    COLOURS,
-    FAINT,
-    INK,
-    clipped,
-    colour,
-    error_bars,
-    marker,
-    new_figure,
-    rows_by_name,
-    score_line,
-    share_axis,
-)
+from skillmix.report.figures import style
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, Estimate, drawing_of
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
@@ -48,7 +36,7 @@ def _result(report: Report) -> Figure | None:
 
     # Show all students of the result's run or, if colors would repeat, only the students in the sentence.
     students = [key for key in report.students if key[0] == result.students[0][0]] if result.students else []
-    shown = students if len(students) <= len(COLOURS) else result.students
+    shown = students if len(students) <= len(style.COLOURS) else result.students
     lines: _Lines = []
     for index, key in enumerate(report.students):
         cells = report.cells_of(key, grader=result.grader, setting=result.setting)
@@ -58,23 +46,25 @@ def _result(report: Report) -> Figure | None:
     ks = sorted({c.key.k for *_, cells in lines for c in cells})
     if sum(len(cells) for *_, cells in lines) < 2:
         return None
-    figure = new_figure(5.4, 3.1 if len(ks) > 1 else 1.2 + 0.42 * len(lines))
+    figure = style.new_figure(5.4, 3.1 if len(ks) > 1 else 1.2 + 0.42 * len(lines))
     axes = figure.subplots()
     if len(ks) > 1:
         for number, (index, key, cells) in enumerate(lines):
             shift = 0.05 * (number - (len(lines) - 1) / 2)
             scores = [shown_score(c) for c in cells]
-            score_line(axes, index, [c.key.k + shift for c in cells], scores, label=clipped(report.label(*key)))
+            style.score_line(
+                axes, index, [c.key.k + shift for c in cells], scores, label=style.clipped(report.label(*key))
+            )
         axes.set_xlabel("k, skills in one text")
         axes.set_xticks(ks)
         figure.legend(loc="outside lower center", ncols=min(4, len(lines)))
-        share_axis(axes, "full marks")
+        style.share_axis(axes, "full marks")
     else:
         for y, (index, _, cells) in enumerate(reversed(lines)):
             score = shown_score(cells[0])
-            looks: dict[str, Any] = {"color": colour(index), "marker": marker(index), "ms": 7}
-            axes.errorbar([score.value or 0.0], [y], xerr=error_bars([score]), capsize=3, elinewidth=1.4, **looks)
-        rows_by_name(axes, [clipped(report.label(*key)) for _, key, _ in reversed(lines)])
+            looks: dict[str, Any] = {**style.look(index), "ms": 7}
+            axes.errorbar([score.value or 0.0], [y], xerr=style.error_bars([score]), capsize=3, elinewidth=1.4, **looks)
+        style.rows_by_name(axes, [style.clipped(report.label(*key)) for _, key, _ in reversed(lines)])
         axes.set_xlim(-0.03, 1.03)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".50", ".75", "1"])
         axes.set_xlabel(f"full marks, k = {ks[0]}")
@@ -106,7 +96,7 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
     settings, graders = report.settings, report.graders
     if not _has_several_k(report.cells):
         return None
-    figure = new_figure(max(4.4, 3.4 * len(settings)), 0.6 + 2.9 * len(graders))
+    figure = style.new_figure(max(4.4, 3.4 * len(settings)), 0.6 + 2.9 * len(graders))
     panels = figure.subplots(len(graders), len(settings), sharey=True, squeeze=False)
     lines: dict[str, Any] = {}
     for number, (grader, row) in enumerate(zip(graders, panels, strict=True), start=1):
@@ -116,12 +106,12 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
                 cells = report.cells_of(key, grader=grader, setting=setting)
                 known = [(c.key.k + shift, c.scores[metric]) for c in cells if c.scores[metric].value is not None]
                 if known:
-                    drawn = score_line(axes, index, [k for k, _ in known], [score for _, score in known])
+                    drawn = style.score_line(axes, index, [k for k, _ in known], [score for _, score in known])
                     lines[students_label(report, key)] = drawn
             axes.set_title(setting if len(graders) == 1 else f"{setting}, {grader}")
             axes.set_xlabel("k, skills in one text" if number == len(graders) else "")
             axes.set_xticks(report.ks)
-            share_axis(axes, METRICS[metric].label if axes is row[0] else "")
+            style.share_axis(axes, METRICS[metric].label if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=min(4, len(lines)))
     return figure
 
@@ -137,7 +127,7 @@ def observed_and_independent_figure(report: Report) -> Figure | None:
     chosen = report.main_setting
     if not _has_several_k(c for c in report.cells if c.key.setting == chosen):
         return None
-    figure = new_figure(max(4.4, 3.1 * len(students)), 3.4)
+    figure = style.new_figure(max(4.4, 3.1 * len(students)), 3.4)
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
     for index, (axes, key) in enumerate(zip(panels, students, strict=True)):
         cells = report.cells_of(key, grader=report.graders[0], setting=chosen)
@@ -145,20 +135,22 @@ def observed_and_independent_figure(report: Report) -> Figure | None:
         results = [(c.key.k, cell_independence(c, alone)) for c in cells]
         results = [(k, r) for k, r in results if r.observed is not None]
         if not results:
-            axes.text(0.5, 0.5, "no decided texts", ha="center", transform=axes.transAxes, color=FAINT)
+            axes.text(0.5, 0.5, "no decided texts", ha="center", transform=axes.transAxes, color=style.FAINT)
             continue
         ks = [k for k, _ in results]
-        axes.plot(ks, [r.observed for _, r in results], color=colour(index), marker=marker(index), label="observed")
-        axes.plot(ks, [r.expected_same_k for _, r in results], color=INK, ls="--", marker=".", label="expected, same k")
+        axes.plot(ks, [r.observed for _, r in results], label="observed", **style.look(index))
+        axes.plot(
+            ks, [r.expected_same_k for _, r in results], color=style.INK, ls="--", marker=".", label="expected, same k"
+        )
         with_k1 = [(k, r.expected_k1) for k, r in results if r.expected_k1 is not None]
         if with_k1:
             x, y = zip(*with_k1, strict=True)
-            axes.plot(x, y, color=FAINT, ls=":", marker=".", label="expected, from k = 1")
+            axes.plot(x, y, color=style.FAINT, ls=":", marker=".", label="expected, from k = 1")
         axes.set_title(report.label(*key))
         axes.set_xlabel("k, skills in one text")
         axes.set_xticks(report.ks)
         axes.legend(loc="upper right")
-        share_axis(axes, f"full marks, one try, {chosen}" if axes is panels[0] else "")
+        style.share_axis(axes, f"full marks, one try, {chosen}" if axes is panels[0] else "")
     return figure
 
 
@@ -172,20 +164,25 @@ def saturation_figure(report: Report) -> Figure | None:
                 rows.append((f"{students_label(report, key)}, {setting}", index, key, cells))
     if not rows or not _has_several_k(report.cells):
         return None
-    figure = new_figure(6.4, 1.2 + 0.3 * len(rows))
+    figure = style.new_figure(6.4, 1.2 + 0.3 * len(rows))
     axes = figure.subplots()
     for y, (_, index, _, cells) in enumerate(rows):
         reached = saturation(cells, level=SATURATION_LEVEL)
         if reached is None:
-            axes.text(0, y, "nothing graded", va="center", color=FAINT)
+            axes.text(0, y, "nothing graded", va="center", color=style.FAINT)
             continue
         axes.plot(
-            [reached.k_low, reached.k_high], [y, y], color=colour(index), lw=2.2, alpha=0.45, solid_capstyle="round"
+            [reached.k_low, reached.k_high],
+            [y, y],
+            color=style.colour(index),
+            lw=2.2,
+            alpha=0.45,
+            solid_capstyle="round",
         )
-        axes.plot([reached.k], [y], color=colour(index), marker=marker(index), ms=7, ls="", label="largest k")
+        axes.plot([reached.k], [y], **style.look(index), ms=7, ls="", label="largest k")
         if reached.k == reached.largest_tried:
-            axes.annotate("or more", (reached.k, y), (7, 0), textcoords="offset points", va="center", color=FAINT)
-    rows_by_name(axes, [label for label, *_ in rows])
+            axes.annotate("or more", (reached.k, y), (7, 0), textcoords="offset points", va="center", color=style.FAINT)
+    style.rows_by_name(axes, [label for label, *_ in rows])
     axes.set_xticks([0, *report.ks])
     axes.set_xlim(-0.3, max(report.ks) + 0.9)
     axes.set_xlabel("largest k; the bar is by the ends of the interval")
@@ -202,20 +199,20 @@ def common_skills_removed_figure(report: Report) -> Figure | None:
         return None
     settings = list(dict.fromkeys(c.key.setting for c in cells))
     bound = novelty_bound(report, k, cells)
-    figure = new_figure(max(4.6, 2.4 * len(settings)), 3.4)
+    figure = style.new_figure(max(4.6, 2.4 * len(settings)), 3.4)
     axes = figure.subplots()
     several = len(report.students)
     for index, key in enumerate(report.students):
         mine = [c for c in cells if (c.key.run, c.key.student) == key and c.key.grader == report.graders[0]]
         x = [settings.index(c.key.setting) + 0.14 * (index - (several - 1) / 2) for c in mine]
         scores = [c.scores[FULL_MARKS] for c in mine]
-        score_line(axes, index, x, scores, ls="", label=students_label(report, key))
+        style.score_line(axes, index, x, scores, ls="", label=students_label(report, key))
     if bound <= 1:
-        axes.axhline(bound, color=INK, ls="--", lw=1.1, label="novelty bound")
-        axes.axhline(1.5 * bound, color=FAINT, ls=":", lw=1.1, label="a third new")
+        axes.axhline(bound, color=style.INK, ls="--", lw=1.1, label="novelty bound")
+        axes.axhline(1.5 * bound, color=style.FAINT, ls=":", lw=1.1, label="a third new")
     axes.set_xticks(range(len(settings)), settings)
     axes.set_xlim(-0.6, len(settings) - 0.4)
-    share_axis(axes, f"full marks, k = {k}")
+    style.share_axis(axes, f"full marks, k = {k}")
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 
@@ -241,7 +238,7 @@ def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure 
         return None
     students = list(dict.fromkeys(cell.key.student for cell in known))
     topics = [name for name in TOPICS if any(cell.topics == name for cell in known)]
-    figure = new_figure(max(4.4, 3.6 * len(topics)), 0.7 + 2.4 * len(students))
+    figure = style.new_figure(max(4.4, 3.6 * len(topics)), 0.7 + 2.4 * len(students))
     panels = figure.subplots(len(students), len(topics), sharey=True, squeeze=False)
     lines: dict[str, Any] = {}
     for row, student in zip(panels, students, strict=True):
@@ -250,10 +247,10 @@ def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure 
             for index, outcome in enumerate(OUTCOMES if own else ()):
                 x = [cell.key.k + 0.06 * (index - 1) for cell in own]
                 shares = [cell.share(outcome) for cell in own]
-                lines[outcome] = score_line(axes, index, x, shares, label=outcome)
-            axes.set_title(clipped(f"{student}, {name}"))
+                lines[outcome] = style.score_line(axes, index, x, shares, label=outcome)
+            axes.set_title(style.clipped(f"{student}, {name}"))
             axes.set_xlabel("k, skills in one text")
             axes.set_xticks(sorted({c.key.k for c in known}))
-            share_axis(axes, "share of texts" if axes is row[0] else "")
+            style.share_axis(axes, "share of texts" if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=len(OUTCOMES))
     return figure

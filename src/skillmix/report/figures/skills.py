@@ -12,19 +12,7 @@ from matplotlib.figure import Figure
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
 from skillmix.render import share
-from skillmix.report.figures.style import (
-    COLOURS,
-    FAINT,
-    ON_DARK,
-    ON_LIGHT,
-    clipped,
-    colour,
-    marker,
-    new_figure,
-    rows_by_name,
-    score_line,
-    share_axis,
-)
+from skillmix.report.figures import style
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, drawing_of
 from skillmix.report.tables.scores import students_label
@@ -60,15 +48,15 @@ def _skills_before_and_after(report: Report, before: StudentKey, after: StudentK
     names = sorted(most, key=lambda n: (gains[n], n))
     if not names:
         return None
-    figure = new_figure(7.2, 1.3 + 0.21 * len(names))
+    figure = style.new_figure(7.2, 1.3 + 0.21 * len(names))
     axes = figure.subplots()
     values = [[rates[name].value for name in names] for rates in (first, second)]
     axes.hlines(range(len(names)), values[0], values[1], color="#cfd6de", lw=2.4, zorder=1)
     for x, key in zip(values, (before, after), strict=True):
         index = report.students.index(key)
-        looks: dict[str, Any] = {"color": colour(index), "marker": marker(index), "ls": "", "ms": 5}
+        looks: dict[str, Any] = {**style.look(index), "ls": "", "ms": 5}
         axes.plot(x, range(len(names)), label=students_label(report, key), zorder=2, **looks)
-    rows_by_name(axes, [clipped(name) for name in names])
+    style.rows_by_name(axes, [style.clipped(name) for name in names])
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel("share of texts that show the requested skill, all k and settings")
     figure.legend(loc="outside upper center", ncols=2)
@@ -106,7 +94,7 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
         grid[row, column] = pairs[pair].value
     is_small = len(names) <= _MOST_SKILLS_BY_NAME
     size = 2.6 + (0.5 if is_small else 0.16) * len(names)
-    figure = new_figure(min(11, size + 1.4), min(10, size))
+    figure = style.new_figure(min(11, size + 1.4), min(10, size))
     axes = figure.subplots()
     centres = range(len(names))
     blocks = colormaps["cividis"].resampled(20)
@@ -115,9 +103,9 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     axes.set_aspect("equal")
     for pair, (row, column) in places.items() if is_small else ():
         rate = pairs[pair]
-        looks: dict[str, Any] = {"color": ON_DARK if rate.value < 0.55 else ON_LIGHT, "fontsize": 7}
+        looks: dict[str, Any] = {"color": style.ON_DARK if rate.value < 0.55 else style.ON_LIGHT, "fontsize": 7}
         axes.text(column, row, f"{share(rate.value)}\nn={rate.asked}", ha="center", va="center", **looks)
-    labels = [clipped(name) for name in names]
+    labels = [style.clipped(name) for name in names]
     axes.set_xticks(centres, labels, rotation=45, ha="right", fontsize=8 if is_small else 5)
     axes.set_yticks(centres, labels, fontsize=8 if is_small else 5)
     axes.grid(visible=False)
@@ -141,18 +129,17 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
     if len(report.shown) < 2:
         return None
     students = list(dict.fromkeys((s.run, s.student) for s in report.shown))
-    figure = new_figure(max(4.4, 3.1 * len(students)), 3.3)
+    figure = style.new_figure(max(4.4, 3.1 * len(students)), 3.3)
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
     for axes, key in zip(panels, students, strict=True):
         counts = sorted((s for s in report.shown if (s.run, s.student) == key), key=lambda s: s.k)
         ks = [s.k for s in counts]
         requested = [s.requested / s.texts for s in counts]
         unrequested = [s.unrequested / s.texts for s in counts]
-        axes.bar([k - 0.2 for k in ks], requested, width=0.36, color=COLOURS[0], label="asked for")
-        axes.bar(
-            [k + 0.2 for k in ks], unrequested, width=0.36, color=COLOURS[4], hatch="//", edgecolor="white", label="not"
-        )
-        axes.plot(ks, ks, color=FAINT, ls=":", marker="_", ms=14, lw=1, label="all requested skills")
+        axes.bar([k - 0.2 for k in ks], requested, width=0.36, color=style.COLOURS[0], label="asked for")
+        looks: dict[str, Any] = {"color": style.COLOURS[4], "hatch": "//", "edgecolor": "white"}
+        axes.bar([k + 0.2 for k in ks], unrequested, width=0.36, label="not", **looks)
+        axes.plot(ks, ks, color=style.FAINT, ls=":", marker="_", ms=14, lw=1, label="all requested skills")
         axes.set_xticks(ks)
         axes.set_xlabel("k, skills asked for")
         axes.set_title(report.label(*key))
@@ -169,7 +156,7 @@ def data_efficiency_figure(report: Report) -> Figure | None:
     if len(sized) < 2:
         return None
     ks = [k for k in report.ks if k >= 2] or report.ks
-    figure = new_figure(max(4.4, 2.7 * len(ks)), 3.3)
+    figure = style.new_figure(max(4.4, 2.7 * len(ks)), 3.3)
     panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
     richness = sorted({report.lineages[key].k for key in sized})
     for axes, k in zip(panels, ks, strict=True):
@@ -181,12 +168,12 @@ def data_efficiency_figure(report: Report) -> Figure | None:
                 if cell and report.lineages[key].k == trained and cell.scores[FULL_MARKS].value is not None:
                     points.append((report.lineages[key].rows or 0, cell.scores[FULL_MARKS]))
             points.sort(key=lambda p: p[0])
-            score_line(axes, index, [x for x, _ in points], [s for _, s in points], label=short_name(trained))
+            style.score_line(axes, index, [x for x, _ in points], [s for _, s in points], label=short_name(trained))
         axes.set_title(f"k = {k}")
         axes.set_xlabel("training conversations")
         axes.ticklabel_format(axis="x", style="plain")
         axes.tick_params(axis="x", labelrotation=30)
-        share_axis(axes, f"full marks, {setting}" if axes is panels[0] else "")
+        style.share_axis(axes, f"full marks, {setting}" if axes is panels[0] else "")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
@@ -197,18 +184,18 @@ def yield_figure(report: Report) -> Figure | None:
     datasets = [(run, facts) for run, facts in report.datasets if facts.yields]
     if sum(len(facts.yields) for _, facts in datasets) < 2:
         return None
-    figure = new_figure(5.4, 3.3)
+    figure = style.new_figure(5.4, 3.3)
     axes = figure.subplots()
     for index, (run, facts) in enumerate(datasets):
         ks = list(facts.yields)
         rates = [y.full_marks / y.written if y.written else 0.0 for y in facts.yields.values()]
         label = report.label(run, str(facts.name))
-        axes.plot(ks, rates, color=colour(index), marker=marker(index), label=label)
+        axes.plot(ks, rates, **style.look(index), label=label)
         for k, rate, y in zip(ks, rates, facts.yields.values(), strict=True):
             axes.annotate(f"{y.full_marks:,}", (k, rate), (0, 6), textcoords="offset points", ha="center", fontsize=8)
     axes.set_xticks(sorted({k for _, facts in datasets for k in facts.yields}))
     axes.set_xlabel("k, skills in one text")
-    share_axis(axes, "full marks, of those written")
+    style.share_axis(axes, "full marks, of those written")
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 
@@ -217,13 +204,13 @@ def training_curves_figure(report: Report) -> Figure | None:
     """Draw the loss against the step for every trained model."""
     if not any(len(series) > 1 for _, curve in report.curves for series in curve.series.values()):
         return None
-    figure = new_figure(6.6, 3.5)
+    figure = style.new_figure(6.6, 3.5)
     axes = figure.subplots()
     styles = {"answers": "-", "validation": "--", "replay": ":"}
     for index, (run, curve) in enumerate(report.curves):
         label = report.label(run, curve.name)
         for name, series in curve.series.items():
-            axes.plot(*zip(*series, strict=True), color=colour(index), ls=styles[name], label=f"{label}, {name}")
+            axes.plot(*zip(*series, strict=True), color=style.colour(index), ls=styles[name], label=f"{label}, {name}")
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     figure.legend(loc="outside lower center", ncols=3)

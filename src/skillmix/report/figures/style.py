@@ -139,7 +139,7 @@ def score_line(
 ) -> ErrorbarContainer:
     """Draw points with their intervals, in a student's color and with its marker."""
     y = [score.value or 0.0 for score in scores]
-    looks = {"color": colour(index), "marker": marker(index), "capsize": 2.5, "elinewidth": 1, **looks}
+    looks = {**look(index), "capsize": 2.5, "elinewidth": 1, **looks}
     return axes.errorbar(x, y, yerr=error_bars(scores), **looks)
 
 
@@ -161,9 +161,9 @@ def colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def marker(index: int) -> str:
-    """Return the marker of a student by its index."""
-    return MARKERS[index % len(MARKERS)]
+def look(index: int) -> dict[str, Any]:
+    """Return the color and the marker of a student by its index."""
+    return {"color": colour(index), "marker": MARKERS[index % len(MARKERS)]}
 
 
 def clipped(name: str, longest: int = 34) -> str:

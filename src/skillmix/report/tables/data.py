@@ -8,7 +8,7 @@ from skillmix.catalog.catalog import SETTINGS
 from skillmix.models.lineage import short_name
 from skillmix.render import dollars
 from skillmix.report.records import Report
-from skillmix.report.registry import Count, Entry, Estimate, PlainNumber, ReportTable, Row, cell_heads, table_of
+from skillmix.report.registry import Entry, Estimate, PlainNumber, ReportTable, Row, cell_heads, count, table_of
 from skillmix.report.tables.scores import common_k, without_common
 from skillmix.scores.cells import Cell
 
@@ -21,8 +21,8 @@ def yield_table(report: Report) -> Iterator[Row]:
                 "data set": report.label(run, str(facts.name)),
                 "writer": ", ".join(dict.fromkeys(facts.writers or ())) or "–",
                 "k": str(k),
-                "written": Count(y.written),
-                "full marks": Count(y.full_marks),
+                "written": count(y.written),
+                "full marks": count(y.full_marks),
                 "share": Estimate(_share(y.full_marks, y.written)),
             }
 
@@ -42,9 +42,9 @@ def lineage_table(report: Report) -> Iterator[Row]:
             "base": x.base,
             "data": ", ".join(data) or "–",
             "trained on": short_name(x.k),
-            "conversations": Count(x.rows),
-            "combinations": Count(len(x.combinations)),
-            "steps": Count(x.steps),
+            "conversations": count(x.rows),
+            "combinations": count(len(x.combinations)),
+            "steps": count(x.steps),
             "partition": x.partition or "–",
             "seed": "–" if x.seed is None else str(x.seed),
             "weights": "adapter" if x.is_adapter else "all weights",
@@ -58,7 +58,7 @@ def template_baseline_table(report: Report) -> Iterator[Row]:
             "student": report.label(b.run, "template baseline"),
             "setting": b.setting,
             "k": str(b.k),
-            "combinations": Count(b.combinations),
+            "combinations": count(b.combinations),
             ("topic named once", "full marks"): Estimate(b.full_marks["fixed"]),
             ("topic named once", "woven full marks"): Estimate(b.woven["fixed"]),
             ("topic named in every clause", "full marks"): Estimate(b.full_marks["slot"]),
@@ -71,7 +71,7 @@ def templates_table(report: Report) -> Iterator[Row]:
     for t in report.cell_texts:
         yield {
             **cell_heads(report, t.key),
-            "full marks": Count(t.full_marks),
+            "full marks": count(t.full_marks),
             "same words": Estimate(_share(t.repeated, t.full_marks)),
             "distinct-4": Estimate(t.distinct_4),
             "follow an example": Estimate(_share(t.full_marks_following, t.full_marks)),
@@ -167,9 +167,9 @@ def calls_and_cost_table(report: Report) -> Iterator[Row]:
                 "name": report.label(run.name, name),
                 "role": role,
                 "model": model,
-                "calls": Count(calls),
-                "input tokens": Count(input_tokens),
-                "output tokens": Count(output_tokens),
+                "calls": count(calls),
+                "input tokens": count(input_tokens),
+                "output tokens": count(output_tokens),
                 "US dollars": PlainNumber(cost, dollars(cost)),
             }
 

@@ -1,25 +1,15 @@
 """Tables about findings, graders, criteria and grader cards."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from skillmix.calls import HUMAN
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
-from skillmix.report.registry import (
-    Count,
-    Entry,
-    Estimate,
-    ReportTable,
-    Row,
-    cell_heads,
-    estimate,
-    p_entry,
-    table_of,
-)
+from skillmix.report.registry import Estimate, ReportTable, Row, cell_heads, count, estimate, p_entry, table_of
 from skillmix.scores.cells import Cell
 from skillmix.scores.graders import GraderCard, TruthAgreement
-from skillmix.scores.skills import REASONS, cell_independence, criterion_rates, independence_test, losses
+from skillmix.scores.skills import cell_independence, criterion_rates, independence_test, losses
 from skillmix.scores.statistics.against_truth import Measure
 
 
@@ -38,9 +28,9 @@ def findings_table(report: Report) -> Iterator[Row]:
                 "p": p_entry(c.gain.p),
                 "p, corrected": p_entry(c.p_corrected),
                 "verdict": c.verdict,
-                "combinations": Count(c.gain.combinations),
-                "runs": Count(c.gain.seeds),
-                "partitions": Count(c.gain.partitions),
+                "combinations": count(c.gain.combinations),
+                "runs": count(c.gain.seeds),
+                "partitions": count(c.gain.partitions),
             }
 
 
@@ -56,26 +46,16 @@ def _by_student_grader_and_k(report: Report) -> Iterator[tuple[Row, list[Cell]]]
 
 def why_full_marks_were_missed_table(report: Report) -> Iterator[Row]:
     """Make the table of reasons for missed full marks."""
-    names = ("format", "in its thought", "refused", "skills", "others", "both", "undecided")
     for heads, cells in _by_student_grader_and_k(report):
-        counts = losses(cells)
-        row: dict[Any, Entry] = {**heads, "texts": Count(counts.texts), "full marks": Count(counts.full_marks)}
-        row |= {name: Count(counts.reasons[reason]) for name, reason in zip(names, REASONS, strict=True)}
-        yield {**row, "not there": Count(counts.missing)}
+        yield {**heads, **{name: count(number) for name, number in losses(cells).items()}}
 
 
 def points_by_criterion_table(report: Report) -> Iterator[Row]:
     """Make the table of how often each kind of point is earned."""
     for heads, cells in _by_student_grader_and_k(report):
-        rates = criterion_rates(cells)
-        yield {
-            **heads,
-            "texts": Count(rates.texts),
-            "a skill": Estimate(rates.skill),
-            "topic": Estimate(rates.topic),
-            "sense": Estimate(rates.sense),
-            "length": Estimate(rates.length),
-        }
+        texts, rates = criterion_rates(cells)
+        shares = {"a skill" if kind == "skill" else kind: Estimate(rate) for kind, rate in rates.items()}
+        yield {**heads, "texts": count(texts), **shares}
 
 
 def texts_that_follow_an_example_table(report: Report) -> Iterator[Row]:
@@ -84,11 +64,11 @@ def texts_that_follow_an_example_table(report: Report) -> Iterator[Row]:
         if f.following is not None:
             yield {
                 **cell_heads(report, f.key),
-                "texts": Count(f.texts),
-                "follow": Count(f.following),
+                "texts": count(f.texts),
+                "follow": count(f.following),
                 "share": Estimate(f.following / f.texts if f.texts else None),
-                "full marks": Count(f.full_marks),
-                "full marks, follow": Count(f.full_marks_following),
+                "full marks": count(f.full_marks),
+                "full marks, follow": count(f.full_marks_following),
             }
 
 
@@ -102,12 +82,12 @@ def observed_and_independent_table(report: Report) -> Iterator[Row]:
             test, result = independence_test(cell, single), cell_independence(cell, single)
             yield {
                 **cell_heads(report, cell.key),
-                "texts": Count(result.texts),
+                "texts": count(result.texts),
                 "observed": estimate(result.observed, test.observed),
                 "expected, same k": estimate(result.expected_same_k, test.if_independent),
                 "p": "–" if test.p is None else p_entry(test.p),
                 "expected, k = 1": estimate(result.expected_k1, test.k1),
-                "without a rate": Count(result.without_k1_rate),
+                "without a rate": count(result.without_k1_rate),
             }
 
 
@@ -118,7 +98,7 @@ def rounds_table(report: Report) -> Iterator[Row]:
             "grader": report.label(r.run, r.grader),
             "criterion": r.kind,
             "decided by": r.decider,
-            "criteria of texts": Count(r.units),
+            "criteria of texts": count(r.units),
             "flips": Estimate(r.flips),
             "alpha": Estimate(r.alpha),
         }
@@ -130,7 +110,7 @@ def graders_agreement_table(report: Report) -> Iterator[Row]:
         yield {
             "graders": report.label(a.run, f"{a.first} and {a.second}"),
             "criterion": a.kind,
-            "criteria of texts": Count(a.units),
+            "criteria of texts": count(a.units),
             "agree": Estimate(a.agree),
             "kappa": Estimate(a.kappa),
             "alpha": Estimate(a.alpha),
@@ -148,8 +128,8 @@ def graders_disagree_on_table(report: Report) -> list[ReportTable]:
     rows: list[Row] = [
         {
             "criterion": report.label(run, d.criterion),
-            "texts": Count(d.units),
-            "decided differently": Count(d.differ),
+            "texts": count(d.units),
+            "decided differently": count(d.differ),
             "share": Estimate(d.differ / d.units),
         }
         for run, worst in report.disagreements.items()
@@ -166,9 +146,9 @@ def unreadable_table(report: Report) -> Iterator[Row]:
         reasons = "; ".join(f"{count} × {reason}" for reason, count in list(r.reasons.items())[:5])
         yield {
             "grader": report.label(r.run, r.grader),
-            "calls": Count(r.calls),
-            "without a reply": Count(r.without_reply),
-            "unreadable": Count(r.unreadable),
+            "calls": count(r.calls),
+            "without a reply": count(r.without_reply),
+            "unreadable": count(r.unreadable),
             "share of replies": Estimate(r.unreadable / answered if answered else None),
             "reasons": reasons or "–",
         }
@@ -188,7 +168,7 @@ def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, headin
     return {
         **_card_heads(report, card),
         heading: row.criterion,
-        "decided by both": Count(row.units),
+        "decided by both": count(row.units),
         "agreement": Estimate(*row.agreement),
         "sensitivity": Estimate(*row.sensitivity),
         "specificity": Estimate(*row.specificity),
@@ -218,7 +198,7 @@ def grader_bias_table(report: Report) -> Iterator[Row]:
                 **_card_heads(report, card),
                 "by": by,
                 "group": group,
-                "decided by both": Count(units),
+                "decided by both": count(units),
                 "grader minus truth": Estimate(*excess, is_signed=True),
                 "agreement": Estimate(*agreement),
             }
@@ -234,8 +214,8 @@ def corrected_scores_table(report: Report) -> Iterator[Row]:
                 "student": report.label(score.run, score.student),
                 "setting": score.setting,
                 "k": str(score.k),
-                "texts": Count(score.texts),
-                "labels": Count(score.labelled),
+                "texts": count(score.texts),
+                "labels": count(score.labelled),
                 "raw": Estimate(*score.raw),
                 "corrected": Estimate(*score.corrected),
                 "by": score.method if score.problem is None and score.method else problem,
@@ -250,11 +230,11 @@ def grader_steadiness_table(report: Report) -> Iterator[Row]:
             yield {
                 "grader": _card_heads(report, card)["grader"],
                 "model": card.facts.model or "unknown",
-                "texts": Count(card.texts),
-                "texts with a label": Count(card.labelled),
-                "pairs of rounds": Count(card.stability.pairs),
+                "texts": count(card.texts),
+                "texts with a label": count(card.labelled),
+                "pairs of rounds": count(card.stability.pairs),
                 "flips": Estimate(*card.stability.flips),
-                "rounds": Count(card.stability.rounds),
+                "rounds": count(card.stability.rounds),
                 "unreadable": Estimate(*card.stability.unreadable),
                 "US dollars a text": "unknown" if cost is None else f"{cost:.4f}",
             }

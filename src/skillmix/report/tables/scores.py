@@ -15,20 +15,21 @@ from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import expectation
-from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey, by_key
+from skillmix.report.records import Report, RunFacts, StudentKey, by_key
 from skillmix.report.registry import (
-    Count,
     Entry,
     Estimate,
     ReportTable,
     Row,
     cell_heads,
+    count,
     estimate,
     p_entry,
     score_entry,
     table_of,
 )
 from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.comparisons import Change
 from skillmix.scores.safety import TOPICS, OutcomeCell
 from skillmix.scores.skills import skill_rates
 
@@ -67,8 +68,8 @@ def _further_entries(cell: Cell | None, following: int | None) -> dict[str, Entr
         f"woven {_FULL}": Estimate(full.woven, full.woven_low, full.woven_high) if full else Estimate(None),
         "format valid": Estimate(known.format_valid if known else None),
         f"{_FULL} among valid": among_valid,
-        "cut": Count(known.cut if known else None),
-        "follows an example": Count(following if known else None),
+        "cut": count(known.cut if known else None),
+        "follows an example": count(following if known else None),
     }
 
 
@@ -91,7 +92,7 @@ def before_and_after_table(report: Report) -> Iterator[Row]:
             "k": str(c.row.k),
             "difference": estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
             "p, corrected": p_entry(c.row.p_corrected),
-            "combinations": Count(c.row.combinations),
+            "combinations": count(c.row.combinations),
             "remark": c.row.verdict,
             "difference among valid": estimate(
                 valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
@@ -135,7 +136,7 @@ def data_efficiency_table(report: Report) -> list[ReportTable]:
         heads: Row = {
             "student": report.label(*key),
             "trained on": short_name(lineage.k),
-            "conversations": Count(lineage.rows),
+            "conversations": count(lineage.rows),
         }
         if cells:
             rows.append({**heads, **_main_entries({f"k = {k}": cells.get(k) for k in ks})})
@@ -296,7 +297,7 @@ def _partition_rows(place: _Place, pair: tuple[str, ...]) -> Iterator[Row]:
                 differences.append(means[1] - means[0])
                 scores = dict(zip(pair, map(Estimate, means), strict=True))
                 heads: Row = {"k": str(k), "partition": partition, **scores}
-                yield {**heads, "difference": _signed(differences[-1]), "combinations": Count(len(shared))}
+                yield {**heads, "difference": _signed(differences[-1]), "combinations": count(len(shared))}
         if len(differences) > 1:
             spread = {"mean": _signed(fmean(differences)), "sd": Estimate(stdev(differences))}
             spread |= {"lowest": _signed(min(differences)), "highest": _signed(max(differences))}
@@ -327,12 +328,11 @@ def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
     return every if len(every) <= MOST_PAIRS else (related or every)[:MOST_PAIRS]
 
 
-def compared_pairs(report: Report) -> Iterator[ComparedPair]:
+def compared_pairs(report: Report) -> Iterator[Change]:
     """Return the comparisons of each run's chosen pairs of students, by grader, setting and k."""
     for run in report.runs:
         for first, second in chosen_pairs(report, run):
-            for row in report.compared(run.name, first, second):
-                yield ComparedPair(run.name, first, second, row)
+            yield from (Change(run.name, second, first, (), row) for row in report.compared(run.name, first, second))
 
 
 def students_compared_table(report: Report) -> list[ReportTable]:
@@ -344,7 +344,7 @@ def students_compared_table(report: Report) -> list[ReportTable]:
             left_out += f" {run.name}: the table has {shown} of {students * (students - 1) // 2} pairs."
     rows: list[Row] = [
         {
-            "students": report.label(c.run, f"{c.second} − {c.first}"),
+            "students": report.label(c.run, f"{c.student} − {c.base}"),
             "grader": c.row.grader,
             "setting": c.row.setting,
             "k": str(c.row.k),
@@ -352,11 +352,11 @@ def students_compared_table(report: Report) -> list[ReportTable]:
             "p": p_entry(c.row.p),
             "p, corrected": p_entry(c.row.p_corrected),
             "verdict": c.row.verdict,
-            "wins": Count(c.row.wins),
-            "ties": Count(c.row.ties),
-            "losses": Count(c.row.losses),
-            "combinations": Count(c.row.combinations),
-            "still needed": Count(c.row.still_needed),
+            "wins": count(c.row.wins),
+            "ties": count(c.row.ties),
+            "losses": count(c.row.losses),
+            "combinations": count(c.row.combinations),
+            "still needed": count(c.row.still_needed),
         }
         for c in report.comparisons
     ]
@@ -382,7 +382,7 @@ def skills_table(report: Report) -> list[ReportTable]:
         for key, of_student in zip(report.students, rates, strict=True):
             rate = of_student.get(name)
             row[report.label(*key), "shown"] = Estimate(rate.value if rate else None)
-            row[report.label(*key), "texts"] = Count(rate.asked if rate else None)
+            row[report.label(*key), "texts"] = count(rate.asked if rate else None)
         rows.append(row)
     return table_of("skills", rows, grader=report.graders[0] if rows else "")
 
@@ -393,7 +393,7 @@ def hardest_skills_table(report: Report) -> list[ReportTable]:
     for key in report.students if len(report.students) > 1 else ():
         rates = skill_rates(report.cells_of(key, grader=report.graders[0]))
         for name in sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]:
-            shown, texts = Estimate(rates[name].value), Count(rates[name].asked)
+            shown, texts = Estimate(rates[name].value), count(rates[name].asked)
             rows.append({"student": report.label(*key), "skill": name, "shown": shown, "texts": texts})
     return table_of("hardest-skills", rows, most=_HARDEST, grader=report.graders[0] if rows else "")
 
@@ -408,8 +408,8 @@ def outcomes_table(report: Report) -> Iterator[Row]:
             row[outcome] = replace(estimate(share.value, (share.low, share.high)), link=link)
         yield {
             **row,
-            "combinations": Count(len(cell.cell.combinations)),
-            "undecided": Count(cell.share(OUTCOMES[0]).undecided),
+            "combinations": count(len(cell.cell.combinations)),
+            "undecided": count(cell.share(OUTCOMES[0]).undecided),
         }
 
 
@@ -455,7 +455,7 @@ def outcomes_compared_table(report: Report) -> list[ReportTable]:
             "difference": estimate(c.difference, (c.low, c.high), is_signed=True),
             "p": p_entry(c.p),
             "p, corrected": p_entry(c.p_corrected),
-            "combinations": Count(c.combinations),
+            "combinations": count(c.combinations),
         }
         for c in report.outcome_changes
     ]
