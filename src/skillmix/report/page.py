@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from html import escape
 from typing import Final
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
 
 from skillmix.calls import HUMAN
 from skillmix.render import in_words, listed, whole
@@ -317,22 +317,13 @@ def page_environment() -> Environment:
     return environment
 
 
-class _Html(str):
-    """Text that is already HTML, so that a template does not escape it again."""
-
-    __slots__ = ()
-
-    def __html__(self) -> str:
-        return str(self)
-
-
-def prose(text: object) -> _Html:
+def prose(text: object) -> Markup:
     """Escape a sentence for a page, and mark text between backticks as code.
 
     >>> prose("95% of `<b>`")
-    '95% of <code>&lt;b&gt;</code>'
+    Markup('95% of <code>&lt;b&gt;</code>')
     """
-    return _Html(_CODE.sub(r"<code>\1</code>", escape(visible(text))))
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def visible(text: object) -> str:

@@ -16,7 +16,7 @@ from skillmix.grading.points import FULL_MARKS, METRICS, text_score
 from skillmix.render import markdown_table, name_hint, p_value, plural, share, signed_with_interval, whole
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, settings_for
-from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
+from skillmix.runs.texts import texts_with_ballots, verdict_on
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.scoring import (
     ComparableStudent,
@@ -36,6 +36,7 @@ from skillmix.scores.statistics.intervals import (
     ShareDifference,
     share_difference,
 )
+from skillmix.scores.text_rows import grades_by_name
 
 Place = tuple[str, int]
 """A setting and a k."""
@@ -65,11 +66,12 @@ class Judged:
     @property
     def verdict(self) -> str:
         """Return the verdict; a difference is found if its corrected p is below .05 and its interval excludes 0."""
-        if self.gain.low is None:
+        low, high = self.gain.low, self.gain.high
+        if low is None or high is None:
             return f"too few {self.gain.unit}"
-        if self.p_corrected < LEVEL and self.gain.is_above_zero:
-            return "a gain"
-        return "a loss" if self.p_corrected < LEVEL and self.gain.is_below_zero else "within noise"
+        if self.p_corrected < LEVEL and not low <= 0 <= high:
+            return "a gain" if low > 0 else "a loss"
+        return "within noise"
 
     @property
     def words(self) -> str:
@@ -85,11 +87,6 @@ class Judged:
     def is_gain(self) -> bool:
         """Whether a gain worth claiming is found."""
         return self.verdict == "a gain" and self.gain.mean >= SMALLEST_GAIN - ROUNDING
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether a loss is found."""
-        return self.verdict == "a loss"
 
     @property
     def excludes_gain(self) -> bool:
@@ -605,23 +602,17 @@ def _differing_texts(
     with run.read() as journal:
         found = texts_with_ballots(run, journal, combinations={own.id for _, own, _ in chosen}) if chosen else ()
         for ballot in (ballot for text in found for ballot in text.ballots):
-            text, points = ballot.text, ballot.points(own_rules, run.phrases)
-            value = text_score(points, metric)
+            text, value = ballot.text, text_score(ballot.points(own_rules, run.phrases), metric)
             place = (text.student, ballot.grader, text.combination.id)
             if value is None or (place, value) not in wanted or (place, value) in best:
                 continue
-            names = [criterion.name for criterion in ballot.rubric(run.phrases).criteria]
-            verdict = verdict_on(run, ballot)
-            quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
             best[place, value] = BestText(
                 student=text.student,
                 generation=text.generation,
                 text=text.answer.text,
                 value=value,
-                points=dict(zip(names, points, strict=True)),
-                evidence={name: words for name, words in quoted.items() if words},
-                reasons=reasons_for(run, ballot, points, own_rules, verdict),
                 cut=text.is_cut,
+                **grades_by_name(ballot, run, own_rules, verdict_on(run, ballot)),
             )
     for key, own, (one, other) in chosen:
         where = (key.grader, key.setting, key.k)

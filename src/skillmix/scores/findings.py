@@ -446,7 +446,7 @@ class JudgedContrast:
         """Return the verdict: supported (a gain), or not supported (the interval excludes the smallest gain)."""
         if self.judged.is_gain:
             return "supported"
-        return "not supported" if self.judged.is_loss or self.judged.excludes_gain else "too little data"
+        return "not supported" if self.judged.found < 0 or self.judged.excludes_gain else "too little data"
 
     @property
     def words(self) -> str:

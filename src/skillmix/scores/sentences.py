@@ -97,7 +97,7 @@ def finding_sentence(finding: Finding) -> str:
     best = max(finding.compared, key=lambda c: c.gain.mean)
     ks = _listed([c.k for c in finding.compared])
     gains = [c for c in finding.compared if c.is_gain]
-    losses = [c for c in finding.compared if c.is_loss]
+    losses = [c for c in finding.compared if c.found < 0]
     if finding.verdict == "too little data":
         scope = _scope(best)
         scope = f" and {scope.removeprefix('over ')}" if scope.startswith("over ") else f", {scope}"

@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from heapq import nlargest, nsmallest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skillmix.calls import GradeKey, Reply, is_human
+from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.experiment.plan import PlannedCell
 from skillmix.grading.answers import AnswerStatus, Rules, count_sentences
@@ -199,12 +200,22 @@ def first_texts(
     return FirstTexts([_row(ballot, run, rules, reader.facts(ballot.text)) for _, ballot in chosen], total)
 
 
-def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
-    text, points = ballot.text, ballot.points(rules, run.phrases)
+def grades_by_name(ballot: Ballot, run: Run, rules: Rules, verdict: Verdict | None) -> dict[str, Any]:
+    """Return a text's points and the reasons for denied points, by criterion, and the words that show each skill."""
+    points = ballot.points(rules, run.phrases)
     names = [criterion.name for criterion in ballot.rubric(run.phrases).criteria]
-    verdict = verdict_on(run, ballot)
-    is_scored = not run.has_outcomes
     quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
+    return {
+        "points": dict(zip(names, points, strict=True)),
+        "evidence": {name: words for name, words in quoted.items() if words},
+        "reasons": reasons_for(run, ballot, points, rules, verdict),
+    }
+
+
+def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
+    text, points, verdict = ballot.text, ballot.points(rules, run.phrases), verdict_on(run, ballot)
+    is_scored = not run.has_outcomes
+    grades = grades_by_name(ballot, run, rules, verdict)
     return TextRow(
         student=text.student,
         grader=ballot.grader,
@@ -212,10 +223,8 @@ def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
         topic=text.combination.topic,
         generation=text.generation,
         text=text.answer.text,
-        points=dict(zip(names, points, strict=True)),
-        evidence={name: words for name, words in quoted.items() if words},
-        reasons=reasons_for(run, ballot, points, rules, verdict),
-        woven={name: woven for name, woven in verdict.woven.items() if quoted.get(name)} if verdict else {},
+        **grades,
+        woven={name: woven for name, woven in verdict.woven.items() if name in grades["evidence"]} if verdict else {},
         full_marks=text_score(points, "full_marks") if is_scored else None,
         skill_fraction=text_score(points, "skill_fraction") if is_scored else None,
         woven_full_marks=None if verdict is None else woven_full_marks(points, ballot.is_woven),

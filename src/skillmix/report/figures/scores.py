@@ -139,9 +139,8 @@ def observed_and_independent_figure(report: Report) -> Figure | None:
             continue
         ks = [k for k, _ in results]
         axes.plot(ks, [r.observed for _, r in results], label="observed", **style.look(index))
-        axes.plot(
-            ks, [r.expected_same_k for _, r in results], color=style.INK, ls="--", marker=".", label="expected, same k"
-        )
+        independent = [r.expected_same_k for _, r in results]
+        axes.plot(ks, independent, color=style.INK, ls="--", marker=".", label="expected, same k")
         with_k1 = [(k, r.expected_k1) for k, r in results if r.expected_k1 is not None]
         if with_k1:
             x, y = zip(*with_k1, strict=True)
@@ -171,14 +170,8 @@ def saturation_figure(report: Report) -> Figure | None:
         if reached is None:
             axes.text(0, y, "nothing graded", va="center", color=style.FAINT)
             continue
-        axes.plot(
-            [reached.k_low, reached.k_high],
-            [y, y],
-            color=style.colour(index),
-            lw=2.2,
-            alpha=0.45,
-            solid_capstyle="round",
-        )
+        looks: dict[str, Any] = {"color": style.colour(index), "alpha": 0.45, "solid_capstyle": "round"}
+        axes.plot([reached.k_low, reached.k_high], [y, y], lw=2.2, **looks)
         axes.plot([reached.k], [y], **style.look(index), ms=7, ls="", label="largest k")
         if reached.k == reached.largest_tried:
             axes.annotate("or more", (reached.k, y), (7, 0), textcoords="offset points", va="center", color=style.FAINT)

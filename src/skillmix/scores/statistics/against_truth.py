@@ -27,7 +27,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.scores.statistics.intervals import SEED, Counts, Floats, effective_counts
+from skillmix.scores.statistics.intervals import SEED, Counts, Floats, effective_counts, wilson_interval
 
 Ratings = Sequence[Sequence[float | None]]
 """For each unit (a criterion of a text), one value per grader or round; None if the value is unparseable."""
@@ -233,7 +233,7 @@ def truth_measures(decisions: Sequence[GraderDecision]) -> TruthMeasures[Measure
 
 def wilson_measure(counts: Counts) -> Measure:
     """Make a share with its Wilson interval; unknown if nothing is counted."""
-    return Measure(counts.share, *counts.wilson) if counts.size else UNKNOWN
+    return Measure(counts.share, *wilson_interval(counts.share, counts.size)) if counts.size else UNKNOWN
 
 
 def measure(point: Floats, draws: Floats) -> Measure:

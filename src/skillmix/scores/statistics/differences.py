@@ -11,7 +11,7 @@ form a one-way table. `uncertainty` turns either table into an interval. More se
 more combinations reduce the variance between combinations, and both reduce the rest.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -178,16 +178,6 @@ class Gain:
     def needed(self, level: float = 0.05) -> int | None:
         """Return how many combinations one training run needs to find this mean with 80% power; None if unknown."""
         return combinations_needed(np.asarray(self.values, dtype=np.float64), level=level)
-
-    @property
-    def is_above_zero(self) -> bool:
-        """Whether the interval lies above 0; False without an interval."""
-        return self.low is not None and self.low > 0
-
-    @property
-    def is_below_zero(self) -> bool:
-        """Whether the interval lies below 0; False without an interval."""
-        return self.high is not None and self.high < 0
 
 
 def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -> Gain | None:
@@ -430,20 +420,16 @@ def more_to_exclude(observed: Gain, margin: float) -> MoreData:
 
 def smallest(needs: Iterable[MoreData]) -> MoreData:
     """Return the smallest number of each kind, for a claim that any one of several differences would decide."""
-    return _combined(list(needs), lambda numbers: min((n for n in numbers if n is not None), default=None))
+    return MoreData(*(min((n for n in numbers if n is not None), default=None) for numbers in _by_kind(needs)))
 
 
 def largest(needs: Iterable[MoreData]) -> MoreData:
     """Return the largest number of each kind, for a claim that requires decisions on all of several differences."""
-    return _combined(list(needs), lambda numbers: max((n for n in numbers if n is not None), default=None), every=True)
+    return MoreData(*(None if None in own else max(n for n in own if n is not None) for own in _by_kind(needs)))
 
 
-def _combined(
-    needs: Sequence[MoreData], choose: Callable[[Sequence[int | None]], int | None], *, every: bool = False
-) -> MoreData:
-    """Combine the numbers of each kind of data; with `every`, only for the kinds that help every need."""
-    kinds = ([getattr(need, kind) for need in needs] for kind in ("combinations", "seeds", "partitions"))
-    return MoreData(*(None if every and None in numbers else choose(numbers) for numbers in kinds))
+def _by_kind(needs: Iterable[MoreData]) -> list[tuple[int | None, ...]]:
+    return list(zip(*((need.combinations, need.seeds, need.partitions) for need in needs), strict=True))
 
 
 def _more_of_either(observed: Gain, parts: Components, distance: float, level: float) -> MoreData:

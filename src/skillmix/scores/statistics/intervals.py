@@ -238,11 +238,6 @@ class Counts(NamedTuple):
     share: float
     size: float
 
-    @property
-    def wilson(self) -> Interval:
-        """Compute the Wilson interval of the share; [0, 1] if there is no unit."""
-        return wilson_interval(self.share, self.size) if self.size else Interval(0.0, 1.0)
-
 
 NOTHING = Counts(0.0, 0.0)
 
