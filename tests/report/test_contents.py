@@ -48,7 +48,7 @@ def test_the_sections_hold_what_the_file_lists_in_its_order_and_leave_out_what_i
 
     names = {section: [item.name for item in items] for section, items in found.sections.items()}
     assert names == {"skills": ["saturation"], "graders": ["first", "second"]}
-    assert found.gaps == ["Yield per k: It needs data sets with conversations of two k or more."]
+    assert found.gaps == ["Yield per k: It needs data sets with conversations at two or more values of k."]
     assert [t.name for t in contents_of(EMPTY).tables] == ["first", "second"]
 
 

@@ -100,7 +100,7 @@ def test_two_students_can_be_swapped_and_the_same_student_is_refused(browser: An
     assert [row[8:11] for row in backward] == [row[10:7:-1] for row in forward]
     assert "a=world%2Fm123&b=world%2Fbase" in browser.current_url
     open_comparison(browser, folder, "a=world/base&b=world/base")
-    assert shown(browser, "#verdict") == ["Pick two different students."]
+    assert shown(browser, "#verdict") == ["Choose two different students."]
     open_comparison(browser, folder, "a=world/base&b=world/nobody")
     assert shown(browser, "#verdict") == ["This report does not have world/nobody."]
     assert_quiet(browser)

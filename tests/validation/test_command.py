@@ -41,7 +41,7 @@ def test_missing_decisions_are_exit_status_1(in_folder: Path, capsys: pytest.Cap
     assert "4 of skill" in out
     assert "| criterion" not in out
     page = Path("runs/calibrate-mine-scripted-grader-unreadable-1/cards/scripted-grader-unreadable-1/card.html")
-    assert "No labelled point is decided." in page.read_text(encoding="utf-8")
+    assert "No labeled point is decided." in page.read_text(encoding="utf-8")
 
 
 def test_a_dry_run_makes_nothing(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

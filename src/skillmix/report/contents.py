@@ -71,7 +71,7 @@ def contents_of(report: Report, *, figures: bool = False) -> Contents:
         found = list(make(report))
         is_made = bool(found) and isinstance(found[0], ReportTable)
         made[item] = [*(found if is_made else table_of(item.table, found))]
-    gaps = [] if figures else ["Figures: not asked for."]
+    gaps = [] if figures else ["Figures: not requested."]
     with house_style():
         for drawing, figure in drawings(report) if figures else ():
             if figure is not None:

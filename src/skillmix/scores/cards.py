@@ -225,16 +225,15 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
 
 
 NOTE: Final = (
-    "Sensitivity: how often the grader gives a point that the truth gives; specificity: how often it denies one "
-    "that the truth denies. The truth means the reference labels, which can be wrong as well. Intervals are of "
-    "95%; criteria "
-    "of one combination count as one cluster. Criteria that code decides (length, named skills) are left out. "
-    "A dash: no labelled text can tell."
+    "Sensitivity: how often the grader gives a point that the truth gives. Specificity: how often it denies a point "
+    "that the truth denies. The truth means the reference labels, which can be wrong, too. Intervals are 95% intervals "
+    "with combinations as clusters. Criteria that code decides (length, named skills) are omitted. A dash: no labeled "
+    "text determines the number."
 )
 CORRECTED_NOTE: Final = (
-    "Full marks of single texts, one try. Corrected by the truth: every text has a label. By own labels: the labels of "
-    "a sample of these texts. By criteria: error rates of each kind of criterion on labelled texts of the same k. By "
-    "error rates: those of full marks, which hold only for students of about the same skill."
+    "Full marks of single texts, one try. By truth: every text has a label. By own labels: from labels of a sample of "
+    "these texts. By criteria: from the error rates of each kind of criterion on labeled texts of the same k. By error "
+    "rates: from the error rates of full marks, which apply only to students of similar skill."
 )
 
 

@@ -175,8 +175,8 @@ def explanations(second: str, rows: Iterable[Judged | PairRow]) -> list[str]:
         if row.explained_by:
             places[row.explained_by].append(f"{row.setting}, k = {row.k}")
     return [
-        f"{practice}, with as many texts and steps of single skills, gains as well, and {second} is not found to do "
-        f"better: practice on single skills may explain this gain ({'; '.join(where)})."
+        f"{practice}, trained on single skills with as many texts and steps, gains too, and {second} is not found to "
+        f"be better, so practice on single skills may explain the gain ({'; '.join(where)})."
         for practice, where in places.items()
     ]
 

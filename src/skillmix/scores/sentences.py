@@ -74,8 +74,8 @@ def format_warnings(cells: Sequence[Cell]) -> list[str]:
     return [
         f"Format before skill: {f'{run}: ' if several else ''}{student} misses the format in "
         f"{whole(own['missed'])} of its {whole(own['written'])} replies (no marker, no answer, or cut by the token "
-        f"limit, as {whole(own['cut'])} were), so its scores say little about skill. Try `prompts: worked`, a larger "
-        "`max_tokens`, or the marker that it writes, in `answer`."
+        f"limit, as {whole(own['cut'])} were), so its scores say little about its skill. Try `prompts: worked`, a "
+        "larger `max_tokens`, or the marker that it writes, in `answer`."
         for (run, student), own in counts.items()
         if 2 * own["missed"] > own["written"]
     ]
@@ -130,7 +130,7 @@ def finding_sentence(finding: Finding) -> str:
     if finding.verdict == "not taught":
         sentence = (
             f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like "
-            f"its training texts, so its training taught too little to ask what lies beyond. {sentence}"
+            f"its training texts, so its training taught too little to test this claim. {sentence}"
         )
     remarks = []
     if not all(c.excludes_gain for c in finding.compared):  # otherwise the sentence is about the losses
@@ -138,7 +138,9 @@ def finding_sentence(finding: Finding) -> str:
     remarks += limits(finding)
     if finding.repeated:
         names, verb = " and ".join(finding.repeated), "holds" if len(finding.repeated) == 1 else "hold"
-        remarks.append(f"{names} {verb} the scores of another run in this report under another name; they count once.")
+        remarks.append(
+            f"{names} {verb} the scores of another run in this report under another name; these scores count once."
+        )
     return " ".join((sentence, *remarks))
 
 
@@ -157,12 +159,12 @@ def need(finding: Finding) -> str:
     if seeds and combinations:
         return f"{seeds}, or {combinations} at each k, would be needed to decide"
     if seeds:
-        return f"{seeds} would be needed to decide; more combinations alone would not suffice"
+        return f"{seeds} would be needed to decide; more combinations alone would not be enough"
     if combinations:
         several = any(c.gain.unit == "seeds" for c in finding.compared)
-        alone = "; more seeds alone would not suffice" if several else ""
+        alone = "; more seeds alone would not be enough" if several else ""
         return f"{combinations} at each k would be needed to decide{alone}"
-    return "the data cannot say how many more would be needed"
+    return "the data do not show how much more would be needed"
 
 
 def limits(finding: Finding) -> list[str]:

@@ -240,6 +240,6 @@ def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
 
 
 _CHANGES: Final = (
-    "Differences in shares on the combinations that both students have completed, with 95% intervals; p is from a "
-    "permutation test within combinations, corrected by Holm over the numbers of each line."
+    "Differences in shares on the combinations that both students have completed, with 95% intervals. p comes from a "
+    "permutation test within combinations and is corrected by Holm over the numbers of each line."
 )

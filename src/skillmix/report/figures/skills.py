@@ -136,12 +136,12 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
         ks = [s.k for s in counts]
         requested = [s.requested / s.texts for s in counts]
         unrequested = [s.unrequested / s.texts for s in counts]
-        axes.bar([k - 0.2 for k in ks], requested, width=0.36, color=style.COLOURS[0], label="asked for")
+        axes.bar([k - 0.2 for k in ks], requested, width=0.36, color=style.COLOURS[0], label="requested")
         looks: dict[str, Any] = {"color": style.COLOURS[4], "hatch": "//", "edgecolor": "white"}
-        axes.bar([k + 0.2 for k in ks], unrequested, width=0.36, label="not", **looks)
+        axes.bar([k + 0.2 for k in ks], unrequested, width=0.36, label="not requested", **looks)
         axes.plot(ks, ks, color=style.FAINT, ls=":", marker="_", ms=14, lw=1, label="all requested skills")
         axes.set_xticks(ks)
-        axes.set_xlabel("k, skills asked for")
+        axes.set_xlabel("k, requested skills")
         axes.set_title(report.label(*key))
         axes.set_ylabel("skills shown in a text, mean" if axes is panels[0] else "")
     handles, labels = panels[0].get_legend_handles_labels()

@@ -74,7 +74,7 @@ function textBlock(combination, text, wanted, { isNamed = false, other = null })
   for (const entry of shown) made.append(pointsLine(combination, text, entry, { isNamed: shown.length > 1, marked: markedPoints(text, entry, other, wanted.sort === "disagreement" ? text[GRADED] : []) }));
   if (!shown.length) made.append(element("p", "points", element("span", "badge", "not graded")));
   const unrequested = text[UNREQUESTED] || [];
-  if (unrequested.length) made.append(element("p", "more-skills", "Also shows, unasked: ", ...unrequested.map((skill) => labelled("span", "chip faint", index.skills[skill]))));
+  if (unrequested.length) made.append(element("p", "more-skills", "Also shows, unrequested: ", ...unrequested.map((skill) => labelled("span", "chip faint", index.skills[skill]))));
   const actions = element("p", "actions");
   const room = element("div", "room");
   if (text[VOTES] >= 0) actions.append(opener("Votes and raw replies", room, () => votesView(combination, text)));
@@ -118,7 +118,7 @@ function opener(label, room, make) {
     room.replaceChildren();
     if (isOpen) return;
     control.setAttribute("aria-expanded", "true");
-    try { room.replaceChildren(await make()); } catch (problem) { room.textContent = `It cannot be read: ${problem.message}.`; }
+    try { room.replaceChildren(await make()); } catch (problem) { room.textContent = `The data cannot be read: ${problem.message}.`; }
   });
   return control;
 }
@@ -177,7 +177,7 @@ async function votesView(combination, text) {
 
 async function talkView(text) {
   const [model, messages, reply, problem] = await item("talks", text[TALK]);
-  const made = element("div", "talk", labelled("p", "note", `Asked of ${model}.`));
+  const made = element("div", "talk", labelled("p", "note", `Model: ${model}.`));
   const isWorked = (place) => messages.slice(place).some(([role, content]) => role === "assistant" && typeof content !== "string");
   let turnNumber = 1;
   for (const [place, [role, content]] of messages.entries()) {

@@ -109,8 +109,8 @@ async function showPair() {
 
 function reasonAgainst(a, b) {
   if (index.students.length < 2) return "This report has one student. A comparison needs two.";
-  if (a === b) return "Pick two different students.";
-  if (index.students[a][0] !== index.students[b][0]) return "Pick two students of one run: the runs have other combinations.";
+  if (a === b) return "Choose two different students.";
+  if (index.students[a][0] !== index.students[b][0]) return "Choose two students of the same run, because runs draw different combinations.";
   return pairOf(a, b) ? "" : "These two students share no complete combination under one grader, or the report has too many pairs; the command skillmix compare shows any pair.";
 }
 
