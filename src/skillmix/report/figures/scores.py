@@ -55,8 +55,7 @@ def _result(report: Report) -> Figure | None:
             style.score_line(
                 axes, index, [c.key.k + shift for c in cells], scores, label=style.clipped(report.label(*key))
             )
-        axes.set_xlabel("k, skills in one text")
-        axes.set_xticks(ks)
+        style.skills_axis(axes, ks)
         figure.legend(loc="outside lower center", ncols=min(4, len(lines)))
         style.share_axis(axes, "full marks")
     else:
@@ -96,10 +95,9 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
     settings, graders = report.settings, report.graders
     if not _has_several_k(report.cells):
         return None
-    figure = style.new_figure(max(4.4, 3.4 * len(settings)), 0.6 + 2.9 * len(graders))
-    panels = figure.subplots(len(graders), len(settings), sharey=True, squeeze=False)
+    figure, panels = style.new_panels(len(graders), len(settings), width=3.4, height=0.6 + 2.9 * len(graders))
     lines: dict[str, Any] = {}
-    for number, (grader, row) in enumerate(zip(graders, panels, strict=True), start=1):
+    for grader, row in zip(graders, panels, strict=True):
         for axes, setting in zip(row, settings, strict=True):
             for index, key in enumerate(report.students):
                 shift = 0.05 * (index - (len(report.students) - 1) / 2)
@@ -109,8 +107,7 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
                     drawn = style.score_line(axes, index, [k for k, _ in known], [score for _, score in known])
                     lines[students_label(report, key)] = drawn
             axes.set_title(setting if len(graders) == 1 else f"{setting}, {grader}")
-            axes.set_xlabel("k, skills in one text" if number == len(graders) else "")
-            axes.set_xticks(report.ks)
+            style.skills_axis(axes, report.ks, is_named=grader == graders[-1])
             style.share_axis(axes, METRICS[metric].label if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=min(4, len(lines)))
     return figure
@@ -127,8 +124,7 @@ def observed_and_independent_figure(report: Report) -> Figure | None:
     chosen = report.main_setting
     if not _has_several_k(c for c in report.cells if c.key.setting == chosen):
         return None
-    figure = style.new_figure(max(4.4, 3.1 * len(students)), 3.4)
-    panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
+    figure, (panels,) = style.new_panels(1, len(students), width=3.1, height=3.4)
     for index, (axes, key) in enumerate(zip(panels, students, strict=True)):
         cells = report.cells_of(key, grader=report.graders[0], setting=chosen)
         alone = next((c for c in cells if c.key.k == 1), None)
@@ -146,8 +142,7 @@ def observed_and_independent_figure(report: Report) -> Figure | None:
             x, y = zip(*with_k1, strict=True)
             axes.plot(x, y, color=style.FAINT, ls=":", marker=".", label="expected, from k = 1")
         axes.set_title(report.label(*key))
-        axes.set_xlabel("k, skills in one text")
-        axes.set_xticks(report.ks)
+        style.skills_axis(axes, report.ks)
         axes.legend(loc="upper right")
         style.share_axis(axes, f"full marks, one try, {chosen}" if axes is panels[0] else "")
     return figure
@@ -231,8 +226,7 @@ def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure 
         return None
     students = list(dict.fromkeys(cell.key.student for cell in known))
     topics = [name for name in TOPICS if any(cell.topics == name for cell in known)]
-    figure = style.new_figure(max(4.4, 3.6 * len(topics)), 0.7 + 2.4 * len(students))
-    panels = figure.subplots(len(students), len(topics), sharey=True, squeeze=False)
+    figure, panels = style.new_panels(len(students), len(topics), width=3.6, height=0.7 + 2.4 * len(students))
     lines: dict[str, Any] = {}
     for row, student in zip(panels, students, strict=True):
         for axes, name in zip(row, topics, strict=True):
@@ -242,8 +236,7 @@ def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure 
                 shares = [cell.share(outcome) for cell in own]
                 lines[outcome] = style.score_line(axes, index, x, shares, label=outcome)
             axes.set_title(style.clipped(f"{student}, {name}"))
-            axes.set_xlabel("k, skills in one text")
-            axes.set_xticks(sorted({c.key.k for c in known}))
+            style.skills_axis(axes, sorted({c.key.k for c in known}))
             style.share_axis(axes, "share of texts" if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=len(OUTCOMES))
     return figure

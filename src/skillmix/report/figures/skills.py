@@ -129,8 +129,7 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
     if len(report.shown) < 2:
         return None
     students = list(dict.fromkeys((s.run, s.student) for s in report.shown))
-    figure = style.new_figure(max(4.4, 3.1 * len(students)), 3.3)
-    panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]
+    figure, (panels,) = style.new_panels(1, len(students), width=3.1, height=3.3)
     for axes, key in zip(panels, students, strict=True):
         counts = sorted((s for s in report.shown if (s.run, s.student) == key), key=lambda s: s.k)
         ks = [s.k for s in counts]
@@ -140,8 +139,7 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
         looks: dict[str, Any] = {"color": style.COLOURS[4], "hatch": "//", "edgecolor": "white"}
         axes.bar([k + 0.2 for k in ks], unrequested, width=0.36, label="not requested", **looks)
         axes.plot(ks, ks, color=style.FAINT, ls=":", marker="_", ms=14, lw=1, label="all requested skills")
-        axes.set_xticks(ks)
-        axes.set_xlabel("k, requested skills")
+        style.skills_axis(axes, ks)
         axes.set_title(report.label(*key))
         axes.set_ylabel("skills shown in a text, mean" if axes is panels[0] else "")
     handles, labels = panels[0].get_legend_handles_labels()
@@ -156,8 +154,7 @@ def data_efficiency_figure(report: Report) -> Figure | None:
     if len(sized) < 2:
         return None
     ks = [k for k in report.ks if k >= 2] or report.ks
-    figure = style.new_figure(max(4.4, 2.7 * len(ks)), 3.3)
-    panels = figure.subplots(1, len(ks), sharey=True, squeeze=False)[0]
+    figure, (panels,) = style.new_panels(1, len(ks), width=2.7, height=3.3)
     richness = sorted({report.lineages[key].k for key in sized})
     for axes, k in zip(panels, ks, strict=True):
         for index, trained in enumerate(richness):
@@ -193,8 +190,7 @@ def yield_figure(report: Report) -> Figure | None:
         axes.plot(ks, rates, **style.look(index), label=label)
         for k, rate, y in zip(ks, rates, facts.yields.values(), strict=True):
             axes.annotate(f"{y.full_marks:,}", (k, rate), (0, 6), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xticks(sorted({k for _, facts in datasets for k in facts.yields}))
-    axes.set_xlabel("k, skills in one text")
+    style.skills_axis(axes, sorted({k for _, facts in datasets for k in facts.yields}))
     style.share_axis(axes, "full marks, of those written")
     figure.legend(loc="outside lower center", ncols=4)
     return figure

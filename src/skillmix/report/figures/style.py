@@ -156,6 +156,18 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=_style.get().size(width, height), dpi=_SVG_DPI, layout="constrained")
 
 
+def new_panels(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, Any]:
+    """Make a figure with panels that share their vertical axis, given the width of a panel and the total height."""
+    figure = new_figure(max(4.4, width * columns), height)
+    return figure, figure.subplots(rows, columns, sharey=True, squeeze=False)
+
+
+def skills_axis(axes: Axes, ks: Sequence[int], *, is_named: bool = True) -> None:
+    """Set up the axis of the numbers of skills."""
+    axes.set_xlabel("k, skills in one text" if is_named else "")
+    axes.set_xticks(ks)
+
+
 def colour(index: int) -> str:
     """Return the color of a student by its index."""
     return COLOURS[index % len(COLOURS)]

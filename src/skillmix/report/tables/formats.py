@@ -18,7 +18,7 @@ from skillmix.files import read_yaml
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render import markdown_table
-from skillmix.report.records import Report
+from skillmix.report.records import Report, by_key
 from skillmix.report.registry import (
     FILES,
     PHRASES,
@@ -309,7 +309,7 @@ def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
 
 def significance_marks(report: Report) -> Marks:
     """Mark each tuned student with a star if its full marks differ from those of its base."""
-    cells = {cell.key: cell for cell in report.cells}
+    cells = by_key(report.cells)
     signs = {}
     for change in report.changes:
         row = change.row
@@ -327,7 +327,7 @@ _STAR_NOTE: Final = (
 
 def _metric_tables(report: Report) -> Iterator[ReportTable]:
     """Yield a table of all settings for each metric, with a row for each student and grader and a column for each k."""
-    cells = {cell.key: cell for cell in report.cells}
+    cells = by_key(report.cells)
     several = {"setting": len(report.settings) > 1, "grader": len(report.graders) > 1, "trained on": report.lineages}
     for metric in METRICS.values():
         rows: list[Row] = []
