@@ -44,7 +44,7 @@ _UNDER = " under "
 
 
 def _apart(students: Sequence[ComparableStudent], cells: Cells) -> tuple[list[ComparableStudent], Cells]:
-    """Treat each partition within a run as a run of its own, and remove partitions from the settings."""
+    """Treat each partition within a run as a separate run, and remove partitions from the settings."""
     places: dict[tuple[str, str], dict[str | None, None]] = {}
     own = {}
     for key, cell in cells.items():
