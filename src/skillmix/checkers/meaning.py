@@ -238,7 +238,7 @@ class _Piece:
         word, after = self.lower[index], self.after(index)
         has_article = after in DETERMINERS
         if stem(word) in _RULES["places"] and (has_article or after in ("last", "next") or "time" in kinds_of(after)):
-            yield _RULES["places"][stem(word)], self.noun_from(index + 1)
+            yield _RULES["places"][stem(word)], self.noun_from(index + 1 + (after in ("last", "next")))
         if word in ("north", "south", "east", "west") and after == "of":
             yield _PHRASES["directions"], self.noun_from(index + 2)
         if word in _LISTS["filled"] and after in ("of", "with", "in", "out"):
@@ -251,7 +251,7 @@ class _Piece:
             yield _PHRASES["likenesses"], self.noun_from(index + 1)
         if word in _LISTS["be"] or (word == "into" and self.before(index) in ("turned", "turns")):
             subject = self.noun_before(index - (word == "into"))
-            kinds = _NONE if subject is None else self.kinds(subject)
+            kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
             skips = after in ("either", "neither", "not")
             has_article = self.lower[index + 1 + skips : index + 2 + skips] in (["a"], ["an"], ["my"], ["the"])
             if has_article and kinds and kinds <= _LISTS["bodily"]:
@@ -285,7 +285,8 @@ class _Piece:
             return None
         measured = next((measured for units, measured in _UNITS if base in units), None)
         if measured is None:
-            is_compared = self.after(index).endswith("er") and "than" in self.lower[index + 2 : index + 4]
+            has_be = index > 1 and self.lower[index - 2] in _LISTS["be"]
+            is_compared = has_be and self.after(index).endswith("er") and "than" in self.lower[index + 2 : index + 4]
             return index + 1 if is_compared and self.kinds(index) and self.kinds(index) <= _NO_UNITS else None
         other, lower = index + 1, self.lower
         word = lower[other]
@@ -301,7 +302,9 @@ class _Piece:
     def weight(self, rules: Rules, noun: int | None) -> int:
         """Compute how much a word with these rules clashes with a noun."""
         own = _NONE if noun is None else self.kinds(noun)
-        return max(2 if own <= clashing else 1 if own <= rare else 0 for clashing, rare in rules) if own else 0
+        most = 1 if noun is not None and self.lower[noun] == "it" else 2
+        weights = (most if own <= clashing else 1 if own <= rare else 0 for clashing, rare in rules)
+        return max(weights) if own else 0
 
     def kinds(self, index: int) -> Kinds:
         """Return the kinds of a noun, without technical kinds for a word of the topic."""
@@ -332,7 +335,7 @@ class _Piece:
         """Find the index of the noun that heads the phrase starting here; None if an unknown noun may come first."""
         lower = self.lower[: first + _LONGEST_PHRASE]
         index = first
-        while index < len(lower) and (lower[index] in DETERMINERS | {"own", "few", "many", "last", "next"} or is_number(lower[index])):
+        while index < len(lower) and (lower[index] in DETERMINERS | {"own", "few", "many"} or is_number(lower[index])):
             index += 1
         if index > first:
             while index < len(lower) and not kinds_of(lower[index]) and lower[index] not in _FUNCTION:
