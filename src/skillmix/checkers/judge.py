@@ -25,6 +25,7 @@ from skillmix.checkers.topics import (
     masked,
     mentions,
     on_topic,
+    says_little,
     topic_bases,
     topic_problem,
     topic_words,
@@ -84,8 +85,9 @@ _NUMBERS_ONLY: Final = "steady count"
 
 def _beside_topic(passage: Passage, topic: TopicWords, skills: Sequence[str]) -> str | None:
     """Say why a text that names its topic is not about the topic; None if it may be about the topic."""
-    if len({mention.words for mention in mentions(passage, topic)}) > 1:
-        return None
+    little = says_little(passage, topic)
+    if little or len({mention.words for mention in mentions(passage, topic)}) > 1:
+        return little
     clauses = _Clauses(passage, topic)
     checkers = [checker_of(skill) for skill in skills if fold_name(skill) != _NUMBERS_ONLY]
     known = [checker for checker in checkers if checker is not None]

@@ -60,7 +60,7 @@ _RELATIVES: Final = frozenset(map(stem, _TABLE["relatives"].split()))
 _POSSESSIONS: Final = frozenset(map(stem, _TABLE["possessions"].split()))
 _UNITS: Final = [(frozenset(map(stem, units.split())), word_set(measured)) for units, measured in _TABLE["units"]]
 
-_FAR: Final = word_set("form grammar office illness measure far")
+_FAR: Final = word_set("form grammar office measure far")
 """Technical fields such as mathematics, grammar and law, of which a text on another topic may contain only one word."""
 _THINGS: Final = _LISTS["unreal"] | _LISTS["things"]
 _NONE: Final[Kinds] = frozenset()
@@ -128,12 +128,15 @@ def all_clashes(passage: Passage, topic: TopicWords) -> Iterator[Clash]:
 
 def _unfinished_end(sentence: Sentence) -> str | None:
     """Return a last word with which no sentence can end, such as "the", if a full stop follows the word."""
+    words = sentence.words
     end = sentence.text.rstrip("\"'”’)")
-    last = [word.lower for word in sentence.words[-2:]]
+    last = [word.lower for word in words[-2:]]
     if len(last) < 2 or last[1] not in _LISTS["no end"] or not end.endswith(".") or end.endswith(".."):
         return None
     allowed = {"of": _LISTS["before of"], "since": _LISTS["since"]}.get(last[1], _NONE)
-    return None if last[0] in allowed else last[1]
+    # "It has not seen a Sunday since"
+    is_adverb = last[1] == "since" and last[0] not in _FUNCTION and {"has", "have", "had"} & {w.lower for w in words}
+    return None if last[0] in allowed or is_adverb else last[1]
 
 
 def _form(word: str, base: str) -> tuple[bool, bool]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Span, Word, Words, span_of
 from skillmix.checkers.verbs import ADJECTIVES, VERBS, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, lists_of, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, lists_of, main_words, stem, word_set
 from skillmix.render import shortened
 
 _LISTS: Final = lists_of("topics")
@@ -87,6 +87,25 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
                 return Span(min(word.start for word in seen.values()), word.end)
     is_near = any(word.lower in topic.near for word in passage.words if word not in seen.values())
     return span_of(tuple(seen.values())) if seen and is_near and not is_mention else None
+
+
+_VAGUE: Final = frozenset(map(stem, _LISTS["vague"]))
+LEAST_SAID: Final = 2
+"""The fewest words with a specific meaning in each sentence, apart from the name of the topic."""
+
+
+def says_little(passage: Passage, topic: TopicWords) -> str | None:
+    """Say which sentence says next to nothing besides the topic's name.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> says_little(passage_of("Could you please think of our kites?"), topic_words("Kites", ["kite"], []))
+    'a sentence says nothing besides the name of the topic: "Could you please think of our kites?"'
+    """
+    name = frozenset(map(stem, topic.name)) | _VAGUE
+    for sentence in passage.sentences:
+        if len(main_words(sentence.words) - name) < LEAST_SAID:
+            return f'a sentence says nothing besides the name of the topic: "{shortened(sentence.text)}"'
+    return None
 
 
 _GOVERNING: Final = PREPOSITIONS | word_set("past like as about except but until till since despite via per around off")

@@ -25,7 +25,7 @@ VERBS: Final = (
 ADJECTIVES: Final = _FORMS["adjectives"]
 _ARTICLE: Final = _LISTS["single"] | word_set("the my your his her its our their no")
 _NOT_BEFORE_VERB: Final = _LISTS["determiner"] | _LISTS["not before verb"]
-_OFTEN: Final = word_set("never always often rarely seldom sometimes")
+_OFTEN: Final = word_set("never always often rarely seldom sometimes hardly barely scarcely")
 """Adverbs that do not precede a noun."""
 _AFTER_VERB: Final = _LISTS["determiner"] | _LISTS["after verb"]
 _ADJECTIVE_ENDINGS: Final = ("less", "ful", "ous", "ive", "ish", "ed")

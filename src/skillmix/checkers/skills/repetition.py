@@ -6,6 +6,7 @@ from itertools import combinations, pairwise, takewhile
 from typing import Final
 
 from skillmix.checkers.passage import Passage, Sentence, Span, Word, Words, shows, span_between, span_of
+from skillmix.checkers.verbs import is_finite
 from skillmix.checkers.words import (
     ARTICLES,
     CONJUNCTIONS,
@@ -237,8 +238,10 @@ def epanalepsis(passage: Passage) -> Iterator[Span]:
         for part in parts:
             if _comes_round(part):
                 yield span_of(part)
-    if len(passage.sentences) == 1 and len(passage.words) <= _LONGEST_ROUND and _comes_round(passage.words):
-        yield span_of(passage.words)
+    words = passage.words
+    is_short = len(words) <= _LONGEST_ROUND or is_finite(words, 1)  # unlike "Home games", as in "Iron answers"
+    if len(passage.sentences) == 1 and is_short and _comes_round(words):
+        yield span_of(words)
 
 
 def _comes_round(part: Words) -> bool:

@@ -169,6 +169,8 @@ def _promises(words: Words, index: int) -> bool:
         return before[-1] in ("my", "our") and (not {"give", "have"}.isdisjoint(before) or "on" in before)
     if words[index].lower not in _LISTS["promises"] or before[-1] in DETERMINERS:
         return False
+    if words[index].lower == "swear" and words[index + 1 : index + 2] and words[index + 1].lower == "at":
+        return False
     speaker = next((number for number in reversed(range(len(before))) if before[number] in ("i", "we")), None)
     return speaker is not None and not any(_denied(lower) for lower in before[speaker:])
 
