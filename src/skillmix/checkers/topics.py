@@ -13,6 +13,7 @@ from skillmix.render import shortened
 _LISTS: Final = lists_of("topics")
 
 ENOUGH: Final = 2
+NEAR_ENOUGH: Final = 3
 """The number of different topic words that put a text on its topic."""
 
 _VOWELS: Final = "aeiou"
@@ -85,8 +86,10 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
             different = len({"" if one in topic.name else one for one in seen})
             if different >= ENOUGH or (not is_mention and (len(seen) >= ENOUGH or topic.name <= seen.keys())):
                 return Span(min(word.start for word in seen.values()), word.end)
-    is_near = any(word.lower in topic.near for word in passage.words if word not in seen.values())
-    return span_of(tuple(seen.values())) if seen and is_near and not is_mention else None
+    near = {topic.near[word.lower]: word for word in passage.words if word.lower in topic.near}
+    if is_mention or 2 * len(seen) + len(near) < NEAR_ENOUGH:
+        return None
+    return span_of((*seen.values(), *near.values()))
 
 
 _VAGUE: Final = frozenset(map(stem, _LISTS["vague"]))
