@@ -8,6 +8,7 @@ only the first. Each skill needs a topic word of its own, and all words of the t
 a student could earn the mark with the name of the topic in every clause (`template_student`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from skillmix.checkers.topics import (
     masked,
     mentions,
     on_topic,
+    one_word,
     says_little,
     topic_bases,
     topic_problem,
@@ -287,7 +289,7 @@ class Judge:
         words = self._words_of(topic)
         repeating = [span for skill, span in evidence.items() if span is not None and may_repeat(skill)]
         nonsense = sense_problem(passage, self._shown, repeating) or clash(passage, words)
-        span = on_topic(passage, words)
+        span = on_topic(passage, words) or one_word(passage, words, self._shared)
         off = span and _beside_topic(passage, words.broad, [skill for skill in evidence if evidence[skill] is not None])
         return Verdict(passage, evidence, None if off else span, nonsense, words, self._requires_woven, None, off)
 
@@ -314,6 +316,12 @@ class Judge:
         span = None if other else on_topic(passage, words)
         off = f'"{shortened(other[0].text)}" is a word of another topic, {other[1]}' if other else None
         return Verdict(passage, evidence, span, problem, words, self._requires_woven, shown, off)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        """Return the words that belong to several topics."""
+        forms = Counter(form for topic in self._vocabulary for form in self._words_of(topic).broad.forms)
+        return frozenset(form for form, count in forms.items() if count > 1)
 
     @cached_property
     def _other_topics(self) -> OtherTopics:

@@ -92,6 +92,14 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
     return span_of((*seen.values(), *near.values()))
 
 
+def one_word(passage: Passage, topic: TopicWords, shared: frozenset[str]) -> Span | None:
+    """Find a word that belongs to the vocabulary of this topic alone."""
+    for word in passage.words:
+        if any(form in topic.forms and form not in shared for form in _parts(word.lower)):
+            return span_of((word,))
+    return None
+
+
 _VAGUE: Final = frozenset(map(stem, _LISTS["vague"]))
 LEAST_SAID: Final = 2
 """The fewest words with a specific meaning in each sentence, apart from the name of the topic."""
