@@ -218,6 +218,8 @@ class _Piece:
         word, before, after = self.lower[index], self.before(index), self.after(index)
         if after in DETERMINERS:
             return None if is_base and before in DETERMINERS else self.noun_from(index + 1)
+        if after == "to" and word in ("married", "engaged"):
+            return self.noun_from(index + 2)
         if after in ("up", "down", "out", "off"):
             return self.noun_from(index + 2) if self.after(index + 1) in DETERMINERS else None
         if after in _FUNCTION:
@@ -377,7 +379,12 @@ class _Piece:
         least = max(0, index - _LONGEST_PHRASE)
         while first > least and lower[first] not in DETERMINERS and lower[first - 1] not in _FUNCTION:
             first -= 1
-        return None if lower[first] in PREPOSITIONS or (first and lower[first - 1] in PREPOSITIONS) else index
+        governor = first if lower[first] in PREPOSITIONS else first - 1
+        if governor < 0 or lower[governor] not in PREPOSITIONS:
+            return index
+        # "The snail in the garden is a piano"
+        has_noun = governor > 0 and lower[governor] != "of" and kinds_of(lower[governor - 1])
+        return self.noun_before(governor) if has_noun else None
 
     def first_subject(self, end: int) -> int | None:
         """Find the subject of the first verb of the piece, which a later verb shares: "the map sneezed and married"."""
