@@ -65,7 +65,8 @@ _FAR: Final = word_set("form grammar office measure far")
 _THINGS: Final = _LISTS["unreal"] | _LISTS["things"]
 _NONE: Final[Kinds] = frozenset()
 _IDEA: Final = frozenset({"idea"})
-_LIFELESS: Final = _LISTS["bodily"] - {"person", "kin", "animal"}
+_FAR_ONLY: Final = frozenset({"far"})
+_LIFELESS: Final = _LISTS["bodily"] - {"person", "kin", "animal"} | word_set("nature weather text sound event")
 _CONTROL: Final = frozenset(map(stem, "begin began start refuse want try learn like love forget promise need agree".split()))
 _ASKING: Final = frozenset(map(stem, "ask teach taught tell told beg persuade force order allow help convince invite".split()))
 _NO_UNITS: Final = word_set("food drink garment plant animal person kin stuff")
@@ -259,7 +260,7 @@ class _Piece:
             kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
             skips = after in ("either", "neither", "not")
             has_article = self.lower[index + 1 + skips : index + 2 + skips] in (["a"], ["an"], ["my"], ["the"])
-            if has_article and kinds and kinds <= _LISTS["bodily"]:
+            if has_article and kinds:
                 name = "things" if kinds <= _LIFELESS | {"animal"} else "beings" if kinds.isdisjoint(_LIFELESS) else ""
                 if name:
                     yield _PHRASES[f"identities of {name}"], self.noun_from(index + 1 + skips)
@@ -307,6 +308,7 @@ class _Piece:
     def weight(self, rules: Rules, noun: int | None) -> int:
         """Compute how much a word with these rules clashes with a noun."""
         own = _NONE if noun is None else self.kinds(noun)
+        own = own - _FAR_ONLY or own
         most = 1 if noun is not None and self.lower[noun] == "it" else 2
         weights = (most if own <= clashing else 1 if own <= rare else 0 for clashing, rare in rules)
         return max(weights) if own else 0
