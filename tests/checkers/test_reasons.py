@@ -48,8 +48,8 @@ def test_a_text_with_all_points_has_no_reason() -> None:
     [
         ("Every ship must rest, every mast must crack, every sailor must wait.", "it has no word of the topic"),
         (
-            "Every ship must rest, every Crust must crack, every crust must wait.",
-            'it has one word of the topic, "Crust", where two are needed',
+            "Every ship must rest, every Oven must crack, every oven must wait.",
+            'it has one word of the topic, "Oven", where two are needed',
         ),
     ],
 )

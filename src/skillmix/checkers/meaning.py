@@ -60,7 +60,7 @@ _RELATIVES: Final = frozenset(map(stem, _TABLE["relatives"].split()))
 _POSSESSIONS: Final = frozenset(map(stem, _TABLE["possessions"].split()))
 _UNITS: Final = [(frozenset(map(stem, units.split())), word_set(measured)) for units, measured in _TABLE["units"]]
 
-_FAR: Final = word_set("form grammar office measure far")
+_FAR: Final = word_set("form grammar office far")
 """Technical fields such as mathematics, grammar and law, of which a text on another topic may contain only one word."""
 _THINGS: Final = _LISTS["unreal"] | _LISTS["things"]
 _NONE: Final[Kinds] = frozenset()
@@ -123,8 +123,17 @@ def all_clashes(passage: Passage, topic: TopicWords) -> Iterator[Clash]:
     is_far = any(kinds_of(form) & _LISTS["farthest"] for form in topic.forms)
     has_animal = any(not kinds_of(word.lower).isdisjoint(("animal",)) for word in passage.words)
     it = _IT if has_animal else _IT - {"animal"}
-    for piece in passage.pieces:
-        yield from _Piece(piece, own, it).clashes(is_far=is_far)
+    for sentence in passage.sentences:
+        subject: Words = ()
+        for words in sentence.pieces:
+            first = words[0].lower in ("and", "then", "but") and len(words) > 1
+            follows_quote = passage.text[max(words[0].start - 2, 0) : words[0].start].strip()[-1:] in ('"', "”")
+            if stem(words[first].lower) in _RULES["subjects"] and not follows_quote:
+                words = (*subject, *words[first:])  # "The map sneezed, married, and retired"
+            piece = _Piece(words, own, it, follows_quote=follows_quote)
+            yield from piece.clashes(is_far=is_far)
+            noun = piece.first_subject(len(words))
+            subject = subject if noun is None else words[: noun + 1]
 
 
 def _unfinished_end(sentence: Sentence) -> str | None:
@@ -149,9 +158,10 @@ def _form(word: str, base: str) -> tuple[bool, bool]:
 class _Piece:
     """The words between two marks, identified by their index, and the clashes among these words."""
 
-    def __init__(self, words: Words, own: frozenset[str], it: Kinds) -> None:
+    def __init__(self, words: Words, own: frozenset[str], it: Kinds, *, follows_quote: bool) -> None:
         self.words = words
         self.it = it
+        self.follows_quote = follows_quote
         self.lower = [word.lower for word in words]
         self.own = own
 
@@ -198,7 +208,7 @@ class _Piece:
         noun: int | None = None
         if is_participle and after == "by":
             noun = self.noun_from(index + 2)
-        elif index == 0 and after in DETERMINERS and not is_base:
+        elif index == 0 and self.follows_quote and after in DETERMINERS and not is_base:
             noun = self.noun_from(1)  # "...," whispered the tooth
         elif word.endswith("ing"):
             noun = None if be is None else self.noun_before(be)
