@@ -2,21 +2,30 @@
 
 `english/meaning.json` sorts common nouns into kinds such as persons, food and units. For verbs, adjectives and
 prepositions, it lists the kinds that do not go with them. For example, nobody boils an idea, and no hour is married.
-Each row lists kinds that clash with the words (weight 2) and kinds that rarely go with the words (weight 1). A text
-makes no sense if the weights of its clashes add up to `ENOUGH`. A noun of several kinds clashes only if all its kinds
-do, and an unknown word never clashes.
+Each row lists kinds that clash with the words (weight 2) and kinds that rarely go with the words (weight 1), as in a
+metaphor. A text makes no sense if the weights of its clashes add up to `ENOUGH`. A noun of several kinds clashes only
+if all its kinds do, and an unknown word never clashes.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Sentence, Words
 from skillmix.checkers.topics import TopicWords
 from skillmix.checkers.verbs import ADJECTIVES, is_finite
-from skillmix.checkers.words import CONJUNCTIONS, DETERMINERS, LITTLE, PREPOSITIONS, english, is_number, lists_of, stem, word_set
+from skillmix.checkers.words import (
+    CONJUNCTIONS,
+    DETERMINERS,
+    LITTLE,
+    PREPOSITIONS,
+    english,
+    is_number,
+    lists_of,
+    stem,
+    word_set,
+)
 
 _LISTS: Final = lists_of("meaning")
 
@@ -37,6 +46,7 @@ class Clash(NamedTuple):
     word: str
     other: str = ""
     is_subject: bool = False
+    """Whether the other word is the subject of the first."""
 
 
 _TABLE: Final[dict[str, Any]] = english("meaning")
@@ -45,15 +55,19 @@ _KINDS: Final = {
     for nouns in [{kind: word_set(words) for kind, words in _TABLE["kinds"].items()}]
     for noun in frozenset().union(*nouns.values())
 }
+
+
+def _rule(clashing: str, rare: str) -> tuple[Kinds, Kinds]:
+    return word_set(clashing), word_set(clashing) | word_set(rare)
+
+
 _RULES: Final[dict[str, dict[str, list[tuple[Kinds, Kinds]]]]] = {name: defaultdict(list) for name in _TABLE["rules"]}
 for _name, (_words, _clashing, _rare) in ((name, row) for name, rows in _TABLE["rules"].items() for row in rows):
     for _word in _words.split():
-        _RULES[_name][stem(_word)].append((word_set(_clashing), word_set(_clashing) | word_set(_rare)))
-"""Rules of verbs, adjectives and prepositions by stem. Verbs in "no objects", such as "sneeze", take no object."""
-_PHRASES: Final[dict[str, Rules]] = {
-    name: [(word_set(clashing), word_set(clashing) | word_set(rare))] for name, (clashing, rare) in _TABLE["phrases"].items()
-}
-"""Rules for nouns that are owned, filled, sensed, compared or defined."""
+        _RULES[_name][stem(_word)].append(_rule(_clashing, _rare))
+"""Rules of verbs, adjectives and prepositions by stem."""
+_PHRASES: Final[dict[str, Rules]] = {name: [_rule(*row)] for name, row in _TABLE["phrases"].items()}
+"""Rules for nouns that fill, measure or define something, and for standards of comparison."""
 _ADJECTIVES: Final = ADJECTIVES | word_set(_TABLE["short adjectives"])
 _RELATIVES: Final = frozenset(map(stem, _TABLE["relatives"].split()))
 """Words for relatives, servants and organs, which things do not have."""
@@ -62,19 +76,8 @@ _UNITS: Final = [(frozenset(map(stem, units.split())), word_set(measured)) for u
 
 _FAR: Final = word_set("form grammar office far")
 """Technical fields such as mathematics, grammar and law, of which a text on another topic may contain only one word."""
-_THINGS: Final = _LISTS["unreal"] | _LISTS["things"]
 _NONE: Final[Kinds] = frozenset()
-_IDEA: Final = frozenset({"idea"})
-_FAR_ONLY: Final = frozenset({"far"})
-_LIFELESS: Final = _LISTS["bodily"] - {"person", "kin", "animal"} | word_set("nature weather text sound event")
-_CONTROL: Final = frozenset(map(stem, "begin began start refuse want try learn like love forget promise need agree".split()))
-_ASKING: Final = frozenset(map(stem, "ask teach taught tell told beg persuade force order allow help convince invite".split()))
-_NO_UNITS: Final = word_set("food drink garment plant animal person kin stuff")
-_PARTS: Final = word_set("food drink garment stuff")
 _SYMBOL: Final = frozenset({"grammar"})
-_IT: Final = _LISTS["bodily"] - {"person", "kin"}
-_NAMED: Final = word_set("number letter color word")
-_COLORS: Final = word_set("black white red green blue yellow orange purple brown pink gray grey")
 
 _FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
 _LONGEST_PHRASE: Final = 6
@@ -87,8 +90,8 @@ _ADJECTIVE_ENDINGS: Final = tuple(_TABLE["adjective endings"].split())
 def kinds_of(lower: str) -> Kinds:
     """Return the kinds of a noun in lower case; none for an unknown word.
 
-    >>> sorted(kinds_of("onions")), sorted(kinds_of("married"))
-    (['food'], [])
+    >>> sorted(kinds_of("onions")), sorted(kinds_of("married")), sorted(kinds_of("sadness"))
+    (['food'], [], ['idea'])
     """
     base = lower.removesuffix("'s").removesuffix("'")
     if base in _FUNCTION:
@@ -98,7 +101,7 @@ def kinds_of(lower: str) -> Kinds:
         noun = base.removesuffix(plural) + singular
         if base.endswith(plural) and noun in _KINDS:
             return _KINDS[noun]
-    return _IDEA if base.endswith(("ness", "hood")) else _NONE
+    return frozenset({"idea"}) if base.endswith(("ness", "hood")) else _NONE
 
 
 def clash(passage: Passage, topic: TopicWords) -> str | None:
@@ -107,30 +110,29 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
     >>> from skillmix.checkers.passage import passage_of
     >>> from skillmix.checkers.topics import topic_words
     >>> clash(passage_of("The lobby arrested a comma."), topic_words("Hotel lobbies", ["lobby"], ["desk"]))
-    'its words do not go together: arrested, comma'
+    'its words do not go together: arrested, lobby, comma'
     """
-    clashes = {(stem(found.word), found.is_subject): found for found in sorted(all_clashes(passage, topic))}.values()
+    # A word counts once with a subject and once with other nouns, and its larger weight comes last.
+    clashes = {(stem(found.word), found.is_subject): found for found in sorted(_clashes(passage, topic))}.values()
     if sum(found.weight for found in clashes) >= ENOUGH:
-        words = dict.fromkeys(word for found in clashes for word in found[1:3] if word)
+        words = dict.fromkeys(word for found in clashes for word in (found.word, found.other) if word)
         return f"its words do not go together: {', '.join(words)}"
     last = next((word for sentence in passage.sentences if (word := _unfinished_end(sentence))), None)
     return None if last is None else f'a sentence ends in "{last}"'
 
 
-def all_clashes(passage: Passage, topic: TopicWords) -> Iterator[Clash]:
-    """Find all clashes of a text."""
+def _clashes(passage: Passage, topic: TopicWords) -> Iterator[Clash]:
     own = frozenset(map(stem, topic.forms))
     is_far = any(kinds_of(form) & _LISTS["farthest"] for form in topic.forms)
-    has_animal = any(not kinds_of(word.lower).isdisjoint(("animal",)) for word in passage.words)
-    it = _IT if has_animal else _IT - {"animal"}
+    has_animal = any("animal" in kinds_of(word.lower) for word in passage.words)
     for sentence in passage.sentences:
         subject: Words = ()
         for words in sentence.pieces:
-            first = words[0].lower in ("and", "then", "but") and len(words) > 1
             follows_quote = passage.text[max(words[0].start - 2, 0) : words[0].start].strip()[-1:] in ('"', "”")
+            first = words[0].lower in ("and", "then", "but") and len(words) > 1
             if stem(words[first].lower) in _RULES["subjects"] and not follows_quote:
                 words = (*subject, *words[first:])  # "The map sneezed, married, and retired"
-            piece = _Piece(words, own, it, follows_quote=follows_quote)
+            piece = _Piece(words, own, has_animal=has_animal, follows_quote=follows_quote)
             yield from piece.clashes(is_far=is_far)
             noun = piece.first_subject(len(words))
             subject = subject if noun is None else words[: noun + 1]
@@ -138,19 +140,19 @@ def all_clashes(passage: Passage, topic: TopicWords) -> Iterator[Clash]:
 
 def _unfinished_end(sentence: Sentence) -> str | None:
     """Return a last word with which no sentence can end, such as "the", if a full stop follows the word."""
-    words = sentence.words
+    lower = [word.lower for word in sentence.words]
     end = sentence.text.rstrip("\"'”’)")
-    last = [word.lower for word in words[-2:]]
-    if len(last) < 2 or last[1] not in _LISTS["no end"] or not end.endswith(".") or end.endswith(".."):
+    if len(lower) < 2 or lower[-1] not in _LISTS["no end"] or not end.endswith(".") or end.endswith(".."):
         return None
-    allowed = {"of": _LISTS["before of"], "since": _LISTS["since"]}.get(last[1], _NONE)
-    # "It has not seen a Sunday since"
-    is_adverb = last[1] == "since" and last[0] not in _FUNCTION and {"has", "have", "had"} & {w.lower for w in words}
-    return None if last[0] in allowed or is_adverb else last[1]
+    before, last = lower[-2:]
+    # "He has not seen her since", but not "it has to since"
+    is_adverb = last == "since" and before not in _FUNCTION and not {"has", "have", "had"}.isdisjoint(lower)
+    allowed = {"of": _LISTS["before of"], "since": _LISTS["since"]}.get(last, _NONE)
+    return None if before in allowed or is_adverb else last
 
 
 def _form(word: str, base: str) -> tuple[bool, bool]:
-    """Return whether a verb is in its base form, and whether it is a past form."""
+    """Return whether a verb is in its base form, and whether it is a past form or a participle."""
     is_base = word in (base, base + "e", base[:-1] + "y")
     return is_base, word.endswith("ed") or not (is_base or word.endswith(("s", "ing")))
 
@@ -158,71 +160,58 @@ def _form(word: str, base: str) -> tuple[bool, bool]:
 class _Piece:
     """The words between two marks, identified by their index, and the clashes among these words."""
 
-    def __init__(self, words: Words, own: frozenset[str], it: Kinds, *, follows_quote: bool) -> None:
+    def __init__(self, words: Words, own: frozenset[str], *, has_animal: bool, follows_quote: bool) -> None:
         self.words = words
-        self.it = it
+        self.own = own
+        self.has_animal = has_animal
         self.follows_quote = follows_quote
         self.lower = [word.lower for word in words]
-        self.own = own
+        self.known = [_SYMBOL if self.names_symbol(index) else kinds_of(word) for index, word in enumerate(self.lower)]
+
+    def names_symbol(self, index: int) -> bool:
+        """Return whether a word names a symbol or a color, as in "the number four" or "the color blue"."""
+        after = self.after(index)
+        is_symbol = len(after) == 1 or after in _LISTS["colors"] or is_number(after)
+        return self.lower[index] in ("number", "letter", "color", "word") and is_symbol
 
     def clashes(self, *, is_far: bool) -> Iterator[Clash]:
         """Find all clashes, except that a text on a technical topic may contain words of technical fields."""
-        for index, word in enumerate(self.words):
-            kinds = self.kinds(index)
-            if kinds and kinds is not _SYMBOL and not is_far and not is_number(self.before(index)):
-                if kinds <= _FAR or "far" in kinds:
-                    yield Clash(2 if kinds <= _LISTS["farthest"] else 1, stem(word.lower))
-            base = stem(word.lower)
-            found = (self.objects(index, base), self.traits(index, base), self.relations(index), self.owned(index))
-            pairs = [(*pair, False) for pair in chain(*found)] + [(*pair, True) for pair in self.subjects(index, base)]
-            for rules, noun, is_subject in pairs:
-                weight = self.weight(rules, noun)
-                if weight and noun is not None:
-                    yield Clash(weight, word.lower, self.lower[noun], is_subject)
-            other = self.mismeasured(index, base)
-            if other is not None:
-                yield Clash(2, word.lower, self.lower[other])
+        for index, word in enumerate(self.lower):
+            kinds, base = self.kinds(index), stem(word)
+            is_technical = kinds is not _SYMBOL and bool(kinds) and (kinds <= _FAR or "far" in kinds)
+            if is_technical and not is_far and not is_number(self.before(index)):
+                yield Clash(2 if kinds <= _LISTS["farthest"] else 1, base)
+            for rules, noun in (*self.objects(index, base), *self.traits(index, base), *self.relations(index)):
+                yield from self.clash(rules, index, noun)
+            if base in _RULES["subjects"]:
+                noun = self.subject_of(index, base)
+                yield from self.clash(_RULES["subjects"][base], index, noun, is_subject=True)
+            for other in (self.misowned(index), self.mismeasured(index, base)):
+                if other is not None:
+                    yield Clash(2, word, self.lower[other])
+
+    def clash(self, rules: Rules, index: int, noun: int | None, *, is_subject: bool = False) -> Iterator[Clash]:
+        """Check a noun against the rules of a word."""
+        kinds = _NONE if noun is None else self.kinds(noun)
+        kinds = kinds - {"far"} or kinds
+        if noun is None or not kinds:
+            return
+        # "It" may refer to something that the text does not name.
+        most = 1 if self.lower[noun] == "it" else 2
+        weight = max(most if kinds <= clashing else 1 if kinds <= rare else 0 for clashing, rare in rules)
+        if weight:
+            yield Clash(weight, self.lower[index], self.lower[noun], is_subject)
 
     def objects(self, index: int, base: str) -> Pairs:
         """Check the objects of a verb against its rules."""
-        word, before, after = self.lower[index], self.before(index), self.after(index)
-        is_base, is_participle = _form(word, base)
-        be = self.be_before(index)
-        if base in _RULES["objects"] and (word.endswith("ing") or before == "to" or before not in PREPOSITIONS):
-            yield _RULES["objects"][base], self.object_of(index, is_base=is_base, is_participle=is_participle)
-            if is_participle and be is not None:
-                yield _RULES["objects"][base], self.noun_before(be)
-        if base in _RULES["no objects"] and after in DETERMINERS and before not in DETERMINERS | PREPOSITIONS:
-            noun = self.noun_from(index + 1)
-            # "When I cough the parrot laughs": the noun may be the subject of the next clause.
-            is_subject = noun is not None and noun + 1 < len(self.lower) and is_finite(self.words, noun + 1)
-            yield _RULES["no objects"][base], None if is_subject else noun
-
-    def subjects(self, index: int, base: str) -> Pairs:
-        """Check the subject of a verb against its rules."""
-        if base not in _RULES["subjects"]:
+        word, before = self.lower[index], self.before(index)
+        if base not in _RULES["objects"] or (before in PREPOSITIONS and before != "to" and not word.endswith("ing")):
             return
-        word, before, after = self.lower[index], self.before(index), self.after(index)
         is_base, is_participle = _form(word, base)
+        yield _RULES["objects"][base], self.object_of(index, is_base=is_base, is_participle=is_participle)
         be = self.be_before(index)
-        noun: int | None = None
-        if is_participle and after == "by":
-            noun = self.noun_from(index + 2)
-        elif index == 0 and self.follows_quote and after in DETERMINERS and not is_base:
-            noun = self.noun_from(1)  # "...," whispered the tooth
-        elif word.endswith("ing"):
-            noun = None if be is None else self.noun_before(be)
-        elif be is None and before not in DETERMINERS and not before.endswith(("'", "'s")):
-            is_verb = not kinds_of(word) or is_finite(self.words, index)
-            if is_participle or (word.endswith("s") and is_verb):
-                noun = self.noun_before(index)
-            elif is_base and (before in _LISTS["auxiliaries"] or before.endswith("s")):
-                noun = self.noun_before(index)
-            elif is_base and before == "to" and index > 1:
-                is_asked = not _ASKING.isdisjoint(map(stem, self.lower[max(index - 7, 0) : index - 2]))
-                controls = stem(self.lower[index - 2]) in _CONTROL
-                noun = self.noun_before(index - 2) if controls else self.noun_before(index - 1) if is_asked else None
-        yield _RULES["subjects"][base], noun
+        if is_participle and be is not None:
+            yield _RULES["objects"][base], self.noun_before(be)
 
     def object_of(self, index: int, *, is_base: bool, is_participle: bool) -> int | None:
         """Find the noun that a verb, or a participle before a noun, acts on."""
@@ -237,6 +226,25 @@ class _Piece:
             return None
         acts = word.endswith("s") and before not in DETERMINERS and before not in _ADJECTIVES
         return self.noun_from(index + 1) if is_participle or acts or before in _LISTS["before base"] else None
+
+    def subject_of(self, index: int, base: str) -> int | None:
+        """Find the subject of a verb."""
+        word, before, after = self.lower[index], self.before(index), self.after(index)
+        is_base, is_participle = _form(word, base)
+        if is_participle and after == "by":
+            return self.noun_from(index + 2)
+        if index == 0 and self.follows_quote and after in DETERMINERS and not is_base:
+            return self.noun_from(1)  # "...," whispered the tooth
+        be = self.be_before(index)
+        if word.endswith("ing"):
+            return None if be is None else self.noun_before(be)
+        if be is not None or before in DETERMINERS or before.endswith(("'", "'s")):
+            return None
+        if is_base:
+            agrees = before in _LISTS["auxiliaries"] or before.endswith("s")
+        else:
+            agrees = is_participle or not self.known[index] or is_finite(self.words, index)
+        return self.noun_before(index) if agrees else None
 
     def traits(self, index: int, base: str) -> Pairs:
         """Check the nouns that an adjective describes."""
@@ -253,92 +261,66 @@ class _Piece:
         """Check the nouns in places, contents, comparisons and definitions."""
         word, after = self.lower[index], self.after(index)
         has_article = after in DETERMINERS
-        if stem(word) in _RULES["places"] and (has_article or after in ("last", "next") or "time" in kinds_of(after)):
-            yield _RULES["places"][stem(word)], self.noun_from(index + 1 + (after in ("last", "next")))
+        is_last = after in ("last", "next")
+        if stem(word) in _RULES["places"] and (has_article or is_last or "time" in kinds_of(after)):
+            yield _RULES["places"][stem(word)], self.noun_from(index + 1 + is_last)
         if word in ("north", "south", "east", "west") and after == "of":
             yield _PHRASES["directions"], self.noun_from(index + 2)
         if word in _LISTS["filled"] and after in ("of", "with", "in", "out"):
             yield _PHRASES["contents"], self.noun_from(index + 2 + (after == "out"))
-        if word in _LISTS["sensed"] and after == "of":
-            yield _PHRASES["sensations"], self.noun_from(index + 2)
+        if word.removesuffix("s") in _LISTS["portions"] and after == "of":
+            yield _PHRASES["portions"], self.noun_from(index + 2)
         if word == "than" and has_article:
             yield _PHRASES["standards"], self.noun_from(index + 1)
         if word in ("as", "like") and after in ("a", "an"):
             yield _PHRASES["likenesses"], self.noun_from(index + 1)
-        if word in _LISTS["be"] or (word == "into" and self.before(index) in ("turned", "turns")):
-            subject = self.noun_before(index - (word == "into"))
+        if word in _LISTS["be"]:
+            start = index + 1 + (after in ("either", "neither", "not"))
+            subject = self.noun_before(index)
+            is_defined = self.lower[start : start + 1] in (["a"], ["an"], ["my"], ["the"])
             kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
-            skips = after in ("either", "neither", "not")
-            has_article = self.lower[index + 1 + skips : index + 2 + skips] in (["a"], ["an"], ["my"], ["the"])
-            if has_article and kinds:
-                name = "things" if kinds <= _LIFELESS | {"animal"} else "beings" if kinds.isdisjoint(_LIFELESS) else ""
-                if name:
-                    yield _PHRASES[f"identities of {name}"], self.noun_from(index + 1 + skips)
-        if after == "of" and word.removesuffix("s") in _LISTS["portions"]:
-            yield _PHRASES["portions"], self.noun_from(index + 2)
-        elif after == "of" and self.kinds(index) and self.kinds(index) <= _PARTS:
-            yield _PHRASES["abstract parts"], self.noun_from(index + 2)
+            noun = self.noun_from(start) if is_defined and kinds and kinds <= _LISTS["not human"] else None
+            if noun is not None and kinds.isdisjoint(self.kinds(noun)):
+                yield _PHRASES["identities"], noun
 
-    def owned(self, index: int) -> Pairs:
-        """Check the nouns that a thing seems to own: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
+    def misowned(self, index: int) -> int | None:
+        """Find what a thing cannot own or have: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
         word, owner = self.lower[index], self.kinds(index)
-        is_thing = bool(owner) and owner <= _THINGS
-        if word == "its" or (word.endswith("'s") and owner):
+        is_its = word == "its" and not self.has_animal
+        if is_its or (word.endswith("'s") and owner and owner <= _LISTS["no owners"]):
             noun = self.noun_from(index + 1)
             head = "" if noun is None else stem(self.lower[noun])
-            if ((word == "its" and "animal" not in self.it) or is_thing) and (head in _RELATIVES or (head in _POSSESSIONS and head not in self.own)):
-                yield [(self.kinds(noun or 0) or _NONE, _NONE)], noun
-            if owner and owner <= _LISTS["unreal"]:
-                yield _PHRASES["owned by unreal"], noun
-            elif (is_thing or (word == "its" and "animal" not in self.it)) and "vehicle" not in owner:
-                yield _PHRASES["owned by things"], noun
-        if self.after(index) == "of" and stem(word) in _RELATIVES:
-            yield [(_THINGS - {"event"}, _NONE)], self.noun_from(index + 2)
+            return noun if head in _RELATIVES or (head in _POSSESSIONS and head not in self.own) else None
+        if stem(word) in _RELATIVES and self.after(index) == "of":
+            noun = self.noun_from(index + 2)
+            return noun if noun is not None and self.kinds(noun) and self.kinds(noun) <= _LISTS["no owners"] else None
+        return None
 
     def mismeasured(self, index: int, base: str) -> int | None:
-        """Find a word, by index, that a unit cannot measure: "four liters more married", "three pounds tall"."""
-        if not is_number(self.before(index)) or index + 2 >= len(self.lower):
+        """Find a wrong unit or what a unit cannot measure: "four liters more married", "three cakes younger"."""
+        lower, other = self.lower, index + 1
+        if not is_number(self.before(index)) or "than" not in lower[index + 2 : index + 5]:
             return None
         measured = next((measured for units, measured in _UNITS if base in units), None)
+        is_comparative = self.after(index).endswith("er") and "than" in lower[index + 2 : index + 4]
         if measured is None:
-            has_be = index > 1 and self.lower[index - 2] in _LISTS["be"]
-            is_compared = has_be and self.after(index).endswith("er") and "than" in self.lower[index + 2 : index + 4]
-            return index + 1 if is_compared and self.kinds(index) and self.kinds(index) <= _NO_UNITS else None
-        other, lower = index + 1, self.lower
-        word = lower[other]
-        if word in ("more", "less"):
-            quality = self.kinds(other + 1)
-            is_wrong = "than" in lower[other + 2 : other + 4] and quality <= _LISTS["no more"]
-            return other + 1 if is_wrong else None
-        if word.endswith("er") and "than" in lower[other + 1 : other + 3]:
-            base = word.removesuffix("er")
-            return None if measured & {base, base + "e", base[:-1], base[:-1] + "y"} else other
-        return other if word in _LISTS["dimensions"] and word not in measured else None
-
-    def weight(self, rules: Rules, noun: int | None) -> int:
-        """Compute how much a word with these rules clashes with a noun."""
-        own = _NONE if noun is None else self.kinds(noun)
-        own = own - _FAR_ONLY or own
-        most = 1 if noun is not None and self.lower[noun] == "it" else 2
-        weights = (most if own <= clashing else 1 if own <= rare else 0 for clashing, rare in rules)
-        return max(weights) if own else 0
+            is_wrong = is_comparative and index > 1 and lower[index - 2] in _LISTS["be"]
+            return other if is_wrong and self.kinds(index) and self.kinds(index) <= _LISTS["no units"] else None
+        if self.after(index) in ("more", "less"):
+            has_quality = "than" in lower[index + 3 : index + 5]
+            return other + 1 if has_quality and self.kinds(other + 1) <= _LISTS["no more"] else None
+        bare = self.after(index).removesuffix("er")
+        is_wrong = is_comparative and measured.isdisjoint((bare, bare + "e", bare[:-1], bare[:-1] + "y"))
+        return other if is_wrong else None
 
     def kinds(self, index: int) -> Kinds:
         """Return the kinds of a noun, without technical kinds for a word of the topic."""
         if index >= len(self.lower):
             return _NONE
-        lower = self.lower[index]
-        if lower == "it":
-            return self.it
-        if lower in _NAMED and self.is_symbol(index + 1):
-            return _SYMBOL
-        kinds = kinds_of(lower)
-        return kinds - _FAR - {"idea"} if kinds and stem(lower.removesuffix("'s")) in self.own else kinds
-
-    def is_symbol(self, index: int) -> bool:
-        """Return whether a word is a number, a letter or a color, as in "the number four"."""
-        word = self.lower[index] if index < len(self.lower) else ""
-        return len(word) == 1 or word in _COLORS or is_number(word)
+        if self.lower[index] == "it":
+            return _LISTS["it"] if self.has_animal else _LISTS["it"] - {"animal"}
+        kinds = self.known[index]
+        return kinds - _FAR - {"idea"} if kinds and stem(self.lower[index].removesuffix("'s")) in self.own else kinds
 
     def before(self, index: int) -> str:
         """Return the word before an index; empty at the start."""
@@ -359,10 +341,10 @@ class _Piece:
                 if lower[index] not in _ADJECTIVES and not lower[index].endswith(_ADJECTIVE_ENDINGS):
                     break
                 index += 1
-        if index < len(lower) and lower[index] in _NAMED and self.is_symbol(index + 1):
-            return index
-        if index >= len(lower) or not kinds_of(lower[index]):
+        if index >= len(lower) or not self.known[index]:
             return None
+        if self.known[index] is _SYMBOL:
+            return index
         for following in range(index + 1, len(lower)):
             kinds = kinds_of(lower[following])
             is_verb = self.after(following) in DETERMINERS or is_finite(self.words, following)
@@ -379,7 +361,7 @@ class _Piece:
         index -= 1
         while index > 0 and (lower[index] in _LISTS["auxiliaries"] or lower[index].endswith("ly")):
             index -= 1
-        if index > 0 and lower[index - 1] in _NAMED and self.is_symbol(index):
+        if index > 0 and self.known[index - 1] is _SYMBOL:
             index -= 1
         if index >= 0 and lower[index] == "it":
             return index
