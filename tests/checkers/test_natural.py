@@ -1,7 +1,7 @@
-"""Full marks by code on two sets of texts of a language model that saw the definitions and not the code.
+"""Full marks by code on three sets of texts by a language model that had seen the definitions but not the code.
 
-The rules saw `natural_dev.yaml` and `second_dev.yaml`. They were measured on `natural.yaml`, and later on
-`second.yaml`, before anybody looked at those texts; docs/verifiable.md has those figures.
+The first and second sets and `third_dev.yaml` were used to develop the rules. The rules were then measured once on
+`third.yaml`, which nobody had inspected; docs/verifiable.md reports the result.
 """
 
 from pathlib import Path
@@ -16,10 +16,12 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("name", "texts", "recall", "precision"),
     [
-        ("natural_dev", [52, 30, 22, 0], 0.98, 0.92),
-        ("natural", [52, 30, 22, 0], 1.0, 0.74),
-        ("second_dev", [49, 30, 9, 12], 0.85, 0.79),
-        ("second", [51, 30, 11, 8], 0.88, 0.73),
+        ("natural_dev", [52, 30, 22, 0], 1.0, 0.92),
+        ("natural", [52, 30, 22, 0], 1.0, 0.81),
+        ("second_dev", [49, 30, 9, 12], 0.89, 0.88),
+        ("second", [51, 30, 11, 8], 0.9, 0.85),
+        ("third_dev", [55, 37, 18, 0], 1.0, 0.93),
+        ("third", [55, 38, 17, 0], 0.9, 0.8),
     ],
 )
 def test_recall_and_precision(name: str, texts: list[int], recall: float, precision: float) -> None:
