@@ -110,18 +110,16 @@ def tag_question(passage: Passage) -> Iterator[Span]:
         is_negative = _NEGATION.search(clause if match["negative"] else before) is not None
         if len(before.split()) >= 2 and is_negative != bool(match["negative"]):
             # The tag repeats the statement's subject, unlike "I have never been there, have you?".
-            if _other_helper(clause.split(), match["tag"].split()[0].removesuffix("n't")):
+            # The tag also repeats the statement's helping verb, unlike "It had passed, isn't it?".
+            statement = clause.split()
+            verbs = {_VERB_OF_HELPER.get(word.removesuffix("n't"), "") for word in statement} - {""}
+            verb = _VERB_OF_HELPER.get(match["tag"].split()[0].removesuffix("n't"))
+            has_short = any("'" in word and not word.endswith("n't") for word in statement)
+            if verb and verbs and verb not in verbs and not has_short:
                 continue
             subject = before.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
             if subject not in _LISTS["subjects"] or match["tag"].split()[-1] == subject or _OPINION.search(before):
                 yield Span(match.start("tag"), match.end("tag"))
-
-
-def _other_helper(statement: list[str], helper: str) -> bool:
-    """Return whether a tag takes up another helper than the statement's, as in "it had passed, isn't it"."""
-    verbs = {_VERB_OF_HELPER.get(word.removesuffix("n't")) for word in statement} - {None}
-    has_short = any("'" in word and not word.endswith("n't") for word in statement)
-    return bool(verbs) and _VERB_OF_HELPER.get(helper, "do") not in verbs | {"do"} and not has_short
 
 
 _VERB_OF_HELPER: Final = {
