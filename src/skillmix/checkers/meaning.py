@@ -355,8 +355,8 @@ class _Piece:
             index = following
         return self.noun_from(index + 1) if lower[index].endswith("'s") else index
 
-    def noun_before(self, index: int) -> int | None:
-        """Find the subject directly before an index; None if a preposition governs that noun."""
+    def noun_before(self, index: int, *, can_skip: bool = True) -> int | None:
+        """Find the subject before an index, skipping at most one phrase with a preposition; None if there is none."""
         lower = self.lower
         index -= 1
         while index > 0 and (lower[index] in _LISTS["auxiliaries"] or lower[index].endswith("ly")):
@@ -377,15 +377,17 @@ class _Piece:
         if governor < 0 or lower[governor] not in PREPOSITIONS:
             return index
         # "The snail in the garden is a piano"
-        has_noun = governor > 0 and lower[governor] != "of" and kinds_of(lower[governor - 1])
-        return self.noun_before(governor) if has_noun else None
+        has_noun = can_skip and governor > 0 and lower[governor] != "of" and kinds_of(lower[governor - 1])
+        return self.noun_before(governor, can_skip=False) if has_noun else None
 
     def first_subject(self, end: int) -> int | None:
         """Find the subject of the first verb of the piece, which a later verb shares: "the map sneezed and married"."""
         first = 1 if self.lower[0] not in DETERMINERS else 0
         noun = self.noun_from(first)
-        has_verb = noun is not None and any(is_finite(self.words, index) for index in range(noun + 1, end))
-        return noun if has_verb else None
+        if noun is None:
+            return None
+        end = min(end, noun + 2 * _LONGEST_PHRASE)
+        return noun if any(is_finite(self.words, index) for index in range(noun + 1, end)) else None
 
     def be_before(self, index: int) -> int | None:
         """Find a form of "be" before an index, with only adverbs in between."""
