@@ -87,9 +87,8 @@ _NUMBERS_ONLY: Final = "steady count"
 
 def _beside_topic(passage: Passage, topic: TopicWords, skills: Sequence[str]) -> str | None:
     """Say why a text that names its topic is not about the topic; None if it may be about the topic."""
-    little = says_little(passage, topic)
-    if little or len({mention.words for mention in mentions(passage, topic)}) > 1:
-        return little
+    if len({mention.words for mention in mentions(passage, topic)}) > 1:
+        return None
     clauses = _Clauses(passage, topic)
     checkers = [checker_of(skill) for skill in skills if fold_name(skill) != _NUMBERS_ONLY]
     known = [checker for checker in checkers if checker is not None]
@@ -290,7 +289,12 @@ class Judge:
         repeating = [span for skill, span in evidence.items() if span is not None and may_repeat(skill)]
         nonsense = sense_problem(passage, self._shown, repeating) or clash(passage, words)
         span = on_topic(passage, words) or one_word(passage, words, self._shared)
-        off = span and _beside_topic(passage, words.broad, [skill for skill in evidence if evidence[skill] is not None])
+        off = None
+        if span is not None:
+            off = says_little(passage, words) if nonsense is None else None
+            off = off or _beside_topic(
+                passage, words.broad, [skill for skill in evidence if evidence[skill] is not None]
+            )
         return Verdict(passage, evidence, None if off else span, nonsense, words, self._requires_woven, None, off)
 
     def _judge_exactly(self, passage: Passage, skills: Sequence[str], topic: str, shown: Shown) -> Verdict:

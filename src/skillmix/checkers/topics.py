@@ -103,6 +103,8 @@ def one_word(passage: Passage, topic: TopicWords, shared: frozenset[str]) -> Spa
 _VAGUE: Final = frozenset(map(stem, _LISTS["vague"]))
 LEAST_SAID: Final = 2
 """The fewest words with a specific meaning in each sentence, apart from the name of the topic."""
+_SHORT: Final = 3
+"""The most words of a sentence that need not say anything, such as "I slept."."""
 
 
 def says_little(passage: Passage, topic: TopicWords) -> str | None:
@@ -114,7 +116,7 @@ def says_little(passage: Passage, topic: TopicWords) -> str | None:
     """
     name = frozenset(map(stem, topic.name)) | _VAGUE
     for sentence in passage.sentences:
-        if len(main_words(sentence.words) - name) < LEAST_SAID:
+        if len(sentence.words) > _SHORT and len(main_words(sentence.words) - name) < LEAST_SAID:
             return f'a sentence says nothing besides the name of the topic: "{shortened(sentence.text)}"'
     return None
 
