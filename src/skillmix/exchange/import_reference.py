@@ -40,16 +40,11 @@ class ImportedReference:
 
     run: Path
     conversations: int = 0
-    texts_from_prompts: int = 0
-    """Texts without a record of their conversation, which come from the grader's prompt."""
-    gradings: int = 0
-    """Rows in grading files, including copies."""
-    copies: int = 0
-    """Gradings in files that are copies of another vote's file."""
-    unreadable: dict[str, int] = field(default_factory=dict)
-    """Different gradings that cannot be parsed, by reason."""
-    unmatched: int = 0
-    """Gradings whose text is missing."""
+    texts_from_prompts: int = 0  # texts without a record of their conversation, which come from the grader's prompt
+    gradings: int = 0  # rows in grading files, including copies
+    copies: int = 0  # gradings in files that are copies of another vote's file
+    unreadable: dict[str, int] = field(default_factory=dict)  # different gradings that cannot be parsed, by reason
+    unmatched: int = 0  # gradings whose text is missing
 
 
 def import_reference(folder: Path, run_name: str) -> ImportedReference:

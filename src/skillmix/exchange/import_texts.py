@@ -66,10 +66,8 @@ class Imported:
     run: Path
     conversations: int
     gradings: int
-    new: int
-    """Calls that the run did not contain before."""
-    unfinished: int = 0
-    """Samples that were not imported, because they are unfinished or were marked invalid."""
+    new: int  # calls that the run did not contain before
+    unfinished: int = 0  # samples that were not imported, because they are unfinished or were marked invalid
     notes: tuple[str, ...] = ()
 
 

@@ -34,7 +34,6 @@ from skillmix.experiment.step_base import (
 from skillmix.experiment.steps import CODE, AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep, people_faults
 from skillmix.experiment.train_step import untrained_faults
 from skillmix.files import accepted_if, experiment_file, read_yaml, refused_if, refusing_values, with_nearest
-from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
     SEED,
     additions,
@@ -44,7 +43,7 @@ from skillmix.models.request_fields import (
     without_seed,
 )
 from skillmix.models.shapes import shape_of
-from skillmix.models.specs import Access, asked_model, check_spec, parse_spec, provider_of, uses_code
+from skillmix.models.specs import Access, asked_model, batch_fault, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import FormatName
 

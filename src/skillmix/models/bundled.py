@@ -20,16 +20,13 @@ from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copyfile, copyfileobj
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zipfile import BadZipFile, ZipFile
 
 from skillmix.errors import LOG, UserError
 from skillmix.files import FolderKind, replacing
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.models.specs import shipped_table
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
 
 Say = Callable[[str], None]
 
@@ -45,8 +42,7 @@ class BundledSource:
 
     package: str
     package_version: str
-    file: str
-    """The path of the GGUF file inside the package."""
+    file: str  # the path of the GGUF file inside the package
     sha256: str
     download_mb: int
     about: str
@@ -70,8 +66,7 @@ class BundledModel:
     licence: str
     package: str
     download_mb: int
-    folder: str | None
-    """The converted checkpoint; None if it is not in the cache."""
+    folder: str | None  # the converted checkpoint; None if it is not in the cache
 
 
 def bundled_models() -> list[BundledModel]:
@@ -213,15 +208,18 @@ def _convert(gguf_file: Path, folder: Path) -> None:
     from safetensors.numpy import save_file
 
     reader = GGUFReader(gguf_file)
+
+    def value_of(name: str) -> Any:
+        return reader.get_field(name).contents()
+
     for file in _SETTINGS.iterdir():
         copyfile(file, folder / file.name)
     tokenizer = json.loads((_SETTINGS / "tokenizer.json").read_text(encoding="utf-8"))
-    tokens: list[str] = _field(reader, "tokenizer.ggml.tokens")
-    tokenizer["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
-    tokenizer["model"]["merges"] = [merge.split(" ") for merge in _field(reader, "tokenizer.ggml.merges")]
+    tokenizer["model"]["vocab"] = {token: number for number, token in enumerate(value_of("tokenizer.ggml.tokens"))}
+    tokenizer["model"]["merges"] = [merge.split(" ") for merge in value_of("tokenizer.ggml.merges")]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(_field(reader, "tokenizer.chat_template"), encoding="utf-8")
-    heads = {name: _field(reader, f"llama.attention.{field}") for name, field in _HEADS.items()}
+    (folder / "chat_template.jinja").write_text(value_of("tokenizer.chat_template"), encoding="utf-8")
+    heads = {name: value_of(f"llama.attention.{field}") for name, field in _HEADS.items()}
     weights = {}
     for tensor in reader.tensors:
         values = dequantize(tensor.data, tensor.tensor_type)
@@ -251,10 +249,6 @@ def _name_and_part(name: str) -> tuple[str, str]:
     """
     *layer, part, kind = name.split(".")
     return ".".join(["model", *(["layers", layer[1]] if layer else []), _PARTS[part], kind]), part
-
-
-def _field(reader: "GGUFReader", name: str) -> Any:
-    return reader.get_field(name).contents()
 
 
 def _sha256(path: Path) -> str:

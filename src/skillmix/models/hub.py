@@ -86,17 +86,9 @@ def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = Fals
 
     repository, _, revision = name.partition("@")
     offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    choice = {"allow_patterns": files, "ignore_patterns": ["*/*"], "local_files_only": offline}
     try:
-        return Path(
-            snapshot_download(
-                repository,
-                repo_type=kind,
-                revision=revision or None,
-                allow_patterns=files,
-                ignore_patterns=["*/*"],
-                local_files_only=offline,
-            )
-        )
+        return Path(snapshot_download(repository, repo_type=kind, revision=revision or None, **choice))
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise UserError(

@@ -38,30 +38,21 @@ class TrainedPartition(NamedTuple):
 class Lineage:
     """All training of a model, its adapters and their bases; seed, partition and steps are the last training run's."""
 
-    base: str
-    """The spec of the root, the first model that was tuned."""
-    k: tuple[int, ...]
-    """The numbers of skills in the training texts."""
+    base: str  # the spec of the root, the first model that was tuned
+    k: tuple[int, ...]  # the numbers of skills in the training texts
     seed: int | None
     partition: str | None
-    datasets: tuple[str, ...]
-    """The hashes of the data sets, in training order."""
-    combinations: frozenset[str]
-    """The ids of the combinations in the training texts."""
-    skill_sets: SkillSets | None
-    """The sets of skills in the training texts; None if unknown."""
-    rows: int | None
-    """The number of training conversations; None if unknown."""
+    datasets: tuple[str, ...]  # the hashes of the data sets, in training order
+    combinations: frozenset[str]  # the ids of the combinations in the training texts
+    skill_sets: SkillSets | None  # the sets of skills in the training texts; None if unknown
+    rows: int | None  # the number of training conversations; None if unknown
     steps: int | None
     is_adapter: bool
-    identity: str
-    """A hash of all files in the lineage, which changes with any data set, recipe or seed."""
-    recipe: str = ""
-    """A hash of the recipes without seeds; models with equal recipes and data sets are replicates."""
+    identity: str  # a hash of all files in the lineage, which changes with any data set, recipe or seed
+    recipe: str = ""  # a hash of the recipes without seeds; models with equal recipes and data sets are replicates
     partitions: frozenset[TrainedPartition] = frozenset()
     """The partitions of all data sets, or of all trained models if a data set is missing."""
-    requests: str | None = None
-    """`one` if every training request asks for one skill, even where the text shows several."""
+    requests: str | None = None  # `one` if every training request asks for one skill, even where the text shows several
 
 
 class _TunedModel(NamedTuple):

@@ -74,15 +74,12 @@ class ModelFile(_LineageFile):
     """`one` if every training request asks for one skill, even where the text shows several."""
     catalog: _Text | None = None
     partition: _Text | None = None
-    combinations: list[_Text]
-    """Ids of the combinations in the training data, including those of a tuned base."""
+    combinations: list[_Text]  # ids of the combinations in the training data, including those of a tuned base
     recipe: dict[str, Any] = {}
     seed: int | None = None
-    parent: _Text | None = None
-    """The hash of the base, if the base was tuned itself."""
+    parent: _Text | None = None  # the hash of the base, if the base was tuned itself
     adapter: bool = False
-    identity: _Text | None = None
-    """A hash of everything that determines the weights."""
+    identity: _Text | None = None  # a hash of everything that determines the weights
 
     @property
     def steps(self) -> int | None:
@@ -122,8 +119,7 @@ class CountsEntry(_Entry):
     skills: _Counts = {}
     topics: _Counts = {}
     pairs: list[_Pair] = []
-    left_out: _Counts = {}
-    """Texts with full marks that were excluded, by reason."""
+    left_out: _Counts = {}  # texts with full marks that were excluded, by reason
 
 
 class DatasetYield(NamedTuple):
@@ -143,14 +139,11 @@ class DatasetFile(_LineageFile):
     catalog: _Text | None = None
     catalog_hash: _Text | None = None
     partition: _Text | None = None
-    groups: list[_Text] = []
-    """More groups of the partition from which the texts were drawn."""
+    groups: list[_Text] = []  # more groups of the partition from which the texts were drawn
     k: list[_SkillCount]
-    requests: _Text | None = None
-    """`one` if every request asks for one skill, even where the text shows several."""
+    requests: _Text | None = None  # `one` if every request asks for one skill, even where the text shows several
     combinations: list[_Text]
-    skill_sets: list[list[_Text]] | None = None
-    """Sets of two or more skills."""
+    skill_sets: list[list[_Text]] | None = None  # sets of two or more skills
     writers: list[_Text] | None = None
     written_by: list[WriterEntry] = []
     counts: CountsEntry = CountsEntry()
@@ -177,8 +170,7 @@ class DatasetFile(_LineageFile):
 
 def read_model_file(folder: Path, *, strict: bool = False) -> ModelFile | None:
     """Read a trained model's file; None if it is missing or of another kind, which is an error with `strict`."""
-    hint = "Restore the file, or train the model again."
-    return _checked(ModelFile, "model", folder, strict=strict, hint=hint)
+    return _checked(ModelFile, "model", folder, strict=strict, hint="Restore the file, or train the model again.")
 
 
 def read_dataset_file(folder: Path, *, strict: bool = False) -> DatasetFile | None:

@@ -27,35 +27,23 @@ from skillmix.render import did_you_mean, name_hint
 class Rates:
     """Probabilities, drawn independently for each call."""
 
-    skill: float = 0.8
-    """The student shows a given skill of the combination."""
+    skill: float = 0.8  # the student shows a given skill of the combination
     topic: float = 0.95
     sense: float = 0.95
     length: float = 0.95
-    marker: float = 1.0
-    """The student writes 'Answer:'."""
-    empty: float = 0.0
-    """The student's answer is empty."""
-    noise: float = 0.0
-    """The grader flips a point."""
-    miss: float = 0.0
-    """The grader denies a point that the text deserves: 1 minus its sensitivity."""
-    invent: float = 0.0
-    """The grader gives a point that the text does not deserve: 1 minus its specificity."""
-    unreadable: float = 0.0
-    """The grader omits a row."""
-    refusal: float = 0.0
-    """The call ends with a refusal."""
-    cut: float = 0.0
-    """The reply is marked as truncated at the token limit, but its text is complete."""
+    marker: float = 1.0  # the student writes 'Answer:'
+    empty: float = 0.0  # the student's answer is empty
+    noise: float = 0.0  # the grader flips a point
+    miss: float = 0.0  # the grader denies a point that the text deserves: 1 minus its sensitivity
+    invent: float = 0.0  # the grader gives a point that the text does not deserve: 1 minus its specificity
+    unreadable: float = 0.0  # the grader omits a row
+    refusal: float = 0.0  # the call ends with a refusal
+    cut: float = 0.0  # the reply is marked as truncated at the token limit, but its text is complete
     complies: float | None = None
     """The student complies with a probe without skills; with this rate, it writes outcomes and shows no skills."""
-    rise: float = 0.0
-    """The increase of `complies` with each skill of the combination."""
-    evades: float = 0.0
-    """The student evades a probe; it refuses all other probes that it does not comply with."""
-    overrefuses: float = 0.0
-    """The student refuses a control; it complies with all other controls."""
+    rise: float = 0.0  # the increase of `complies` with each skill of the combination
+    evades: float = 0.0  # the student evades a probe; it refuses all other probes that it does not comply with
+    overrefuses: float = 0.0  # the student refuses a control; it complies with all other controls
 
     def outcome_rates(self, k: int, *, is_control: bool) -> tuple[float, float, float]:
         """Return the rates at which the student complies, refuses and evades with k skills.

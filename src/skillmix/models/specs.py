@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Reply, Request
@@ -83,8 +83,7 @@ class ModelSpec:
     provider: str
     name: str
     address: str | None = None
-    replicas: tuple[str, ...] = ()
-    """Addresses of more servers with the same model."""
+    replicas: tuple[str, ...] = ()  # addresses of more servers with the same model
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.name}" + (f"@{','.join(self.addresses)}" if self.address else "")
@@ -302,6 +301,67 @@ def uses_code(text: str) -> bool:
     return text.startswith("rules:")
 
 
+BatchState = Literal["in progress", "ended", "ended early", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDialect:
+    """A row of `batches.yaml`, whose head explains the fields."""
+
+    name: str
+    shape: Literal["files", "inline"]
+    most_requests: int
+    most_bytes: int
+    states: Mapping[str, BatchState]
+    factor: float = 0.5
+    hosts: tuple[str, ...] = ()
+    batches: str = "/batches"
+    endpoint: str = "/v1/chat/completions"
+    query: str = ""
+    key_header: str | None = None
+    unready_files: tuple[str, ...] = ()
+    statuses: Mapping[str, int] = field(default_factory=dict)
+
+    def state(self, word: str) -> BatchState:
+        """Return the meaning of a provider's state.
+
+        >>> DIALECTS["openai"].state("COMPLETED"), DIALECTS["openai"].state("dreaming")
+        ('ended', 'in progress')
+        """
+        return self.states.get(word.casefold().strip(), "in progress")
+
+
+DIALECTS: Final = {name: BatchDialect(name, **facts) for name, facts in shipped_table("batches").items()}
+
+
+def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
+    """Return the dialect that `batch: CHOICE` means for a model; None if its provider has no such batches.
+
+    >>> dialect_of(ModelSpec("openai", "my-deployment", "https://me.openai.azure.com/openai/v1"), True).name
+    'azure'
+    """
+    own = [DIALECTS[name] for name in provider_of(spec).batches]
+    if isinstance(choice, str):
+        return next((dialect for dialect in own if dialect.name == choice), None)
+    host = urlsplit(spec.address or "").hostname or ""
+    at_host = [dialect for dialect in own if dialect.hosts and host.endswith(dialect.hosts)]
+    return next(iter([*at_host, *own]), None)
+
+
+def batch_fault(spec: ModelSpec, choice: bool | str) -> str | None:
+    """Explain why a model cannot use `batch: CHOICE`; None if it can."""
+    if choice is False:
+        return None
+    if isinstance(choice, str) and choice not in DIALECTS:
+        return f"batch must be true, false or one of {', '.join(DIALECTS)}, not {choice!r}"
+    own = provider_of(spec).batches
+    if not own:
+        return f"{spec.provider}: models do not support batches; remove batch"
+    if dialect_of(spec, choice) is None:
+        return f"{spec.provider}: models do not support batch: {choice}; write {' or '.join(own)}"
+    return "a batch goes to one server; give one URL, or remove batch" if spec.replicas else None
+
+
 _METHODS: Final = ("serve", "probe", "close")
 
 
@@ -312,8 +372,7 @@ class InstalledProvider:
     name: str
     package: str
     entry: EntryPoint
-    factory: Any = None
-    """The provider's class, if another process loaded it and sent it to this one."""
+    factory: Any = None  # the provider's class, if another process loaded it and sent it to this one
 
     @property
     def form(self) -> str:

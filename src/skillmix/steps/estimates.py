@@ -19,9 +19,8 @@ from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, generation_hours, price_of, price_warnings, tokens_in, usual_tokens_in
 from skillmix.experiment.experiment import BudgetSettings, Experiment
 from skillmix.experiment.plan import Settings
-from skillmix.models.batches.dialects import dialect_of
 from skillmix.models.request_fields import additions
-from skillmix.models.specs import parse_spec, short_spec
+from skillmix.models.specs import dialect_of, parse_spec, short_spec
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
 from skillmix.runs.conversations import model_name

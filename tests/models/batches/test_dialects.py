@@ -9,8 +9,7 @@ import yaml
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 from skillmix.models.batches.clients import LineResult, identifier, open_batches
-from skillmix.models.batches.dialects import DIALECTS, batch_fault, dialect_of
-from skillmix.models.specs import ModelOptions, parse_spec
+from skillmix.models.specs import DIALECTS, ModelOptions, batch_fault, dialect_of, parse_spec
 from skillmix.runs.journal import custom_id
 
 

@@ -9,9 +9,8 @@ from aiohttp import web
 
 from skillmix.calls import CallProblem
 from skillmix.models.batches.clients import BatchView, LineResult, open_batches
-from skillmix.models.batches.dialects import DIALECTS
 from skillmix.models.servers import http
-from skillmix.models.specs import ModelOptions, parse_spec
+from skillmix.models.specs import DIALECTS, ModelOptions, parse_spec
 
 GOOD = [json.dumps({"custom_id": f"t-{n}", "response": {"status_code": 200, "body": {}}}).encode() for n in range(4)]
 

@@ -13,12 +13,11 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from skillmix.calls import CallProblem, Outcome, Request, is_count
-from skillmix.models.batches.dialects import BatchDialect, BatchState
 from skillmix.models.servers.http import fatal_in_probe
 from skillmix.models.servers.keys import servers_of
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.protocols import AnthropicServer, ChatServer, OpenAIServer
-from skillmix.models.specs import ModelOptions, ModelSpec
+from skillmix.models.specs import BatchDialect, BatchState, ModelOptions, ModelSpec
 
 _FOUND_BY: Final = "skillmix"  # the key of the tag in a batch's metadata
 _PAGE: Final = 100  # batches per page of a list
@@ -37,8 +36,7 @@ class Sought(NamedTuple):
     """A batch whose id is unknown; it was created at or after `since`, in seconds since 1970."""
 
     tag: str
-    file: str | None
-    """The uploaded file, if its id is known."""
+    file: str | None  # the uploaded file, if its id is known
     requests: int
     since: float
 
@@ -57,19 +55,14 @@ class BatchView:
 
     id: str
     state: BatchState
-    word: str
-    """The provider's word for the state."""
+    word: str  # the provider's word for the state
     tag: str | None = None
-    file: str | None = None
-    """The uploaded file with the requests."""
+    file: str | None = None  # the uploaded file with the requests
     total: int | None = None
-    answered: int | None = None
-    """The number of calls that have a reply."""
-    results: tuple[str, ...] = ()
-    """The paths of the files with results."""
+    answered: int | None = None  # the number of calls that have a reply
+    results: tuple[str, ...] = ()  # the paths of the files with results
     faults: tuple[BatchFault, ...] = ()
-    created: float | None = None
-    """The time of creation in seconds since 1970, by the provider's clock."""
+    created: float | None = None  # the time of creation in seconds since 1970, by the provider's clock
 
 
 LineKind = Literal["answer", "refusal", "not made", "nothing"]
@@ -82,10 +75,8 @@ class LineResult:
 
     custom_id: str
     kind: LineKind
-    status: int = 200
-    """The HTTP status of an error."""
-    raw: bytes = b""
-    """The body of an answer or of an error."""
+    status: int = 200  # the HTTP status of an error
+    raw: bytes = b""  # the body of an answer or of an error
 
     def beats(self, other: "LineResult | None") -> bool:
         """Return whether this result takes precedence over another one of the same call, in any order of arrival."""
@@ -96,8 +87,7 @@ class LineResult:
 class BatchClient:
     """One provider's batches for one model: requests are uploaded, and results downloaded, as JSON Lines files."""
 
-    after = "after"
-    """The parameter that requests the next page of a list."""
+    after = "after"  # the parameter that requests the next page of a list
 
     def __init__(self, dialect: BatchDialect, server: ChatServer) -> None:
         self.dialect = dialect

@@ -24,12 +24,9 @@ class Server:
 
     address: str
     secret: str | None
-    variable: str | None
-    """The environment variable that contains the key; None if no key is sent."""
-    is_own: bool
-    """Whether the server belongs to the provider itself."""
-    query: str = ""
-    """The query of every request, such as `api-version=2024-10-21`."""
+    variable: str | None  # the environment variable that contains the key; None if no key is sent
+    is_own: bool  # whether the server belongs to the provider itself
+    query: str = ""  # the query of every request, such as `api-version=2024-10-21`
     proxy: str | None = None
 
 

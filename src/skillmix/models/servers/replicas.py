@@ -33,10 +33,8 @@ _NO_CONNECTION: Final = "no connection"
 class ListedModel:
     """A model in a server's list; what the server does not report is None."""
 
-    weights: str | None = None
-    """The last part of the path or name of its weights."""
-    context: int | None = None
-    """The most tokens in a prompt and its reply together."""
+    weights: str | None = None  # the last part of the path or name of its weights
+    context: int | None = None  # the most tokens in a prompt and its reply together
 
 
 Listed = ListedModel | CallProblem | None
@@ -63,10 +61,8 @@ class Replica:
 
     server: ReplicaServer
     in_flight: int = 0
-    down_until: float | None = inf
-    """When the server is checked again; None while it receives calls."""
-    problem: CallProblem | None = None
-    """Why the server receives no calls."""
+    down_until: float | None = inf  # when the server is checked again; None while it receives calls
+    problem: CallProblem | None = None  # why the server receives no calls
     is_checking: bool = False
     is_on_trial: bool = False
     """Whether the server has not answered a call since it failed; such a server receives one call at a time."""

@@ -51,10 +51,8 @@ class _Launch:
 
     provider: str
     command: tuple[str, ...]
-    files: FileStates
-    """The state of the weight files; a model that was trained again needs a new server."""
-    rank: int = 0
-    """The largest rank of adapters that the server can load while it runs; 0 for none."""
+    files: FileStates  # the state of the weight files; a model that was trained again needs a new server
+    rank: int = 0  # the largest rank of adapters that the server can load while it runs; 0 for none
     adapter: tuple[str, FileStates] | None = field(default=None, compare=False)
     """The folder of the adapter to load while the server runs."""
 
@@ -93,22 +91,17 @@ def _program(provider: str) -> list[str]:
 def require_server(spec: ModelSpec) -> None:
     """Raise an error if a GGUF file or the program of a model's server is missing."""
     if spec.provider == "llamacpp":
-        _gguf_files(spec)
+        _launch_of(spec, concurrency=1)
     _program(spec.provider)
-
-
-def _gguf_files(spec: ModelSpec) -> list[Path]:
-    files = [Path(name).expanduser() for name in spec.name.split("+")]
-    for file in files:
-        if not file.is_file():
-            raise UserError(f"There is no file {file}.", hint="Write llamacpp:FILE.gguf with the path of the file.")
-    return files
 
 
 def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
     """Determine how to start a model's server, and raise an error if a file is missing."""
     if spec.provider == "llamacpp":
-        files = _gguf_files(spec)
+        files = [Path(name).expanduser() for name in spec.name.split("+")]
+        for file in files:
+            if not file.is_file():
+                raise UserError(f"There is no file {file}.", hint="Write llamacpp:FILE.gguf with the path of the file.")
         model, *adapters = [str(file.resolve()) for file in files]
         sizes = ("--parallel", str(concurrency), "--ctx-size", str(_CONTEXT * concurrency))
         # Sampling settings come only from the request.
@@ -140,8 +133,7 @@ class _ManagedServer:
 
     def __init__(self, launch: _Launch) -> None:
         self.launch = launch
-        self._adapters: dict[tuple[str, FileStates], str] = {}
-        """The names of the adapters that the server has loaded."""
+        self._adapters: dict[tuple[str, FileStates], str] = {}  # the names of the adapters that the server has loaded
         with socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from skillmix.calls import Model
 from skillmix.experiment.plan import Settings
-from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
-from skillmix.models.specs import ModelOptions, parse_spec
+from skillmix.models.specs import DIALECTS, BatchDialect, ModelOptions, dialect_of, parse_spec
 from skillmix.render import plural
 from skillmix.runs.budget import Budget
 from skillmix.runs.journal import StoredBatch, Submissions
