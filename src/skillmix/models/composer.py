@@ -19,7 +19,6 @@ from skillmix.models.simple import CodeModel
 from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import sentence_limit
 
-DEFAULT_CATALOG: Final = "figures"
 _WEAVES: Final = 0.75  # the share of sentences with several skills that use a single clause where possible
 _DESCRIBES: Final = 0.4  # the share of frames to which an adjective is added
 _DESCRIBED: Final = ("the {who}", "the {thing}", "the {tool}", "{a thing}")
@@ -150,7 +149,7 @@ class ComposerModel(CodeModel):
     """The composer as a student."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
-        self._catalog = spec.name or DEFAULT_CATALOG
+        self._catalog = spec.name or "figures"
         self._composer = Composer(load_catalog(self._catalog))
 
     def answer(self, request: Request) -> Outcome:

@@ -227,15 +227,10 @@ class ModelActor:
 
 
 class Placement(NamedTuple):
-    """The resources of a worker on a node, as set in an experiment file."""
+    """The resources of a worker on a node; a local model runs on at most one GPU or on a share of one."""
 
     cpus: float | None = None
     gpus: float | None = None
-
-    @property
-    def share(self) -> float:
-        """The number of GPUs per worker, perhaps a fraction; a local model runs on at most one GPU."""
-        return min(1.0, self.gpus or 1.0)
 
     def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> int:
         """Count the workers in a cluster.
@@ -248,7 +243,7 @@ class Placement(NamedTuple):
             cpus, gpus = float(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0) + 1e-6)
             most: float = inf if self.cpus and not is_local else bool(cpus)
             if uses_gpus:
-                most = gpus * int(1 / self.share + 1e-6)
+                most = gpus * int(1 / min(1.0, self.gpus or 1.0) + 1e-6)
             total += min(most, cpus // self.cpus) if self.cpus else most
         return int(total)
 
@@ -358,7 +353,7 @@ class RayCluster:
     def _start(self, *, uses_gpus: bool) -> Worker:
         import ray
 
-        cpus, gpus = self._placement.cpus or 0, self._placement.share if uses_gpus else 0
+        cpus, gpus = self._placement.cpus or 0, min(1.0, self._placement.gpus or 1.0) if uses_gpus else 0
         threads = str(int(cpus)) if cpus >= 1 else os.environ.get("OMP_NUM_THREADS")
         environment = {"SKILLMIX_DEVICE": "cuda" if uses_gpus else "cpu"}
         if threads and not uses_gpus:

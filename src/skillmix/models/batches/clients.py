@@ -101,7 +101,7 @@ class BatchClient:
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
         """Upload the requests under a name with the tag; return the file's id, or None if no file is needed."""
         content = b"\n".join([*lines, b""])
-        raw = await self.server.endpoint.upload("/files", _file_name(tag), content, purpose="batch")
+        raw = await self.server.endpoint.upload("/files", f"skillmix-{tag}.jsonl", content, purpose="batch")
         if not isinstance(raw, bytes):
             return self.with_hint(raw)
         return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
@@ -130,7 +130,7 @@ class BatchClient:
         if file is None:
             raw = await self.server.endpoint.get("/files?purpose=batch")
             listed = _items(_document(raw) or {}, "data") if isinstance(raw, bytes) else []
-            named = [item for item in listed if _word(item, "filename") == _file_name(sought.tag)]
+            named = [item for item in listed if _word(item, "filename") == f"skillmix-{sought.tag}.jsonl"]
             file = identifier(named[0], "id") if named else None
         if file:
             await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
@@ -366,10 +366,6 @@ def identifier(document: Mapping[str, object], name: str) -> str | None:
     """Return an id that can be part of a path; None if there is none."""
     value = _word(document, name)
     return value if _ID.fullmatch(value) else None
-
-
-def _file_name(tag: str) -> str:
-    return f"skillmix-{tag}.jsonl"
 
 
 def _unreadable(what: str) -> CallProblem:

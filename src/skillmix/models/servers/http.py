@@ -7,7 +7,7 @@ whether and when to retry.
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -29,6 +29,7 @@ _UNKNOWN_MODEL = re.compile(
 _PASSING: Final = {408, 409, 425, 429}
 _TURNED_AWAY: Final = {503, 529}  # server errors that occur before any work was done; such calls are not billed
 _UNSURE: Final = {408, 499}  # client errors after which the server may have done the work and may bill it
+_Take = Callable[[bytes], bool] | None
 MAX_REPLY: Final = 2**20
 """The most bytes of a decoded reply, unless the request allows many tokens."""
 MAX_LINE: Final = 2**24
@@ -62,9 +63,7 @@ class Endpoint:
         """Return the body of the reply, or the problem; with many `max_tokens`, the body may be longer."""
         return await self._exchange("POST", path, {"json": body}, max(MAX_REPLY, 64 * (max_tokens or 0)))
 
-    async def get(
-        self, path: str, *, max_bytes: int = MAX_LIST, take: Callable[[bytes], bool] | None = None
-    ) -> bytes | CallProblem:
+    async def get(self, path: str, *, max_bytes: int = MAX_LIST, take: _Take = None) -> bytes | CallProblem:
         """Return the body at a path, or the problem.
 
         With `take`, the body is empty, and `take` receives each line as it arrives until it returns True.
@@ -82,14 +81,7 @@ class Endpoint:
         return await self.change("POST", path, data=form)
 
     async def _exchange(
-        self,
-        method: str,
-        path: str,
-        content: Mapping[str, Any],
-        max_bytes: int,
-        good: tuple[int, ...] = (200,),
-        *,
-        take: Callable[[bytes], bool] | None = None,
+        self, method: str, path: str, body: dict[str, Any], most: int, good: Sequence[int] = (200,), take: _Take = None
     ) -> bytes | CallProblem:
         query = self._server.query
         url = f"{self._server.address}{path}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
@@ -104,9 +96,9 @@ class Endpoint:
             )
         try:
             proxy = self._server.proxy
-            async with self._session.request(method, url, allow_redirects=False, proxy=proxy, **content) as response:
+            async with self._session.request(method, url, allow_redirects=False, proxy=proxy, **body) as response:
                 is_good = response.status in good
-                raw, is_complete = await _read(response, max_bytes, take if is_good else None)
+                raw, is_complete = await _read(response, most, take if is_good else None)
                 if not is_good:
                     return self.failure(response.status, raw, response.headers)
         except TimeoutError as error:
@@ -119,7 +111,7 @@ class Endpoint:
         except (aiohttp.ClientError, OSError, ValueError, LookupError, zlib.error) as error:
             return CallProblem("passing", "broken reply", MASK.line(str(error)))
         if not is_complete:
-            return CallProblem("passing", "reply too long", f"it has more than {max_bytes} bytes")
+            return CallProblem("passing", "reply too long", f"it has more than {most} bytes")
         return raw
 
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] | None = None) -> CallProblem:
@@ -153,9 +145,7 @@ class Endpoint:
         return CallProblem(kind, reason, detail, retry_after=wait, is_free=is_free)
 
 
-async def _read(
-    response: aiohttp.ClientResponse, max_bytes: int, take: Callable[[bytes], bool] | None = None
-) -> tuple[bytes, bool]:
+async def _read(response: aiohttp.ClientResponse, max_bytes: int, take: _Take = None) -> tuple[bytes, bool]:
     """Read and decode a body up to a limit, and return whether it is complete; pass each line to `take`, if given."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):

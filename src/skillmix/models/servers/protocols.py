@@ -88,6 +88,7 @@ class _ModelList(_Part):
 
 
 _Schema = TypeVar("_Schema", bound=BaseModel)
+_Tokens = tuple[int | None, int | None]
 
 
 def _parsed(raw: bytes, schema: type[_Schema]) -> _Schema | CallProblem:
@@ -110,7 +111,7 @@ def _joined(parts: list[_TextPart]) -> str:
     return "".join(part.text or "" for part in parts if part.type == "text")
 
 
-def _tokens(usage: object, *names: str) -> tuple[int | None, int | None]:
+def _tokens(usage: object, *names: str) -> _Tokens:
     """Return a server's token counts; an impossible count is unknown."""
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in names]
     first, second = (count if is_count(count) else None for count in counts)
@@ -164,14 +165,7 @@ class ChatServer(ABC):
             self._say(f"{self.address} replies as the model {shown!r}, but {self._name!r} was requested")
 
     def _checked(
-        self,
-        request: Request,
-        text: str | None,
-        finish: str | None,
-        tokens: tuple[int | None, int | None],
-        *,
-        model: object,
-        not_sent: tuple[str, ...],
+        self, request: Request, text: str | None, finish: str | None, tokens: _Tokens, model: object, unsent: list[str]
     ) -> Outcome:
         """Return the reply with its keys hidden, or the problem indicated by its finish reason or its length."""
         reason, max_tokens = (finish or "").lower(), request.decoding.max_tokens
@@ -187,7 +181,7 @@ class ChatServer(ABC):
         self.endpoint.has_answered = True
         self._check_name(model)
         shown = None if finish is None else MASK.line(finish, longest=60)
-        return Reply(MASK.reply(text), shown, *tokens, not_sent=not_sent)
+        return Reply(MASK.reply(text), shown, *tokens, not_sent=tuple(unsent))
 
 
 class OpenAIServer(ChatServer):
@@ -278,7 +272,7 @@ class OpenAIServer(ChatServer):
         if not text and thought and isinstance(thought, str):
             text = OPENING + thought
         finish, not_sent = document.choices[0].finish_reason, sorted(self._left_out & _parameters(request).keys())
-        return self._checked(request, text, finish, tokens, model=document.model, not_sent=tuple(not_sent))
+        return self._checked(request, text, finish, tokens, document.model, not_sent)
 
 
 def _parameters(request: Request) -> dict[str, object]:
@@ -335,8 +329,8 @@ class AnthropicServer(ChatServer):
         thought = "".join(part.thinking or "" for part in document.content)
         if not text and thought:
             text = OPENING + thought
-        not_sent = () if request.seed is None else ("seed",)
-        return self._checked(request, text, document.stop_reason, tokens, model=document.model, not_sent=not_sent)
+        not_sent = [] if request.seed is None else ["seed"]
+        return self._checked(request, text, document.stop_reason, tokens, document.model, not_sent)
 
 
 class _ServedModel:
