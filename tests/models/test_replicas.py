@@ -276,10 +276,11 @@ def test_one_failure_of_a_server_that_answers_other_calls_does_not_stop_its_call
     numbers = iter(range(1000))
 
     async def now_and_then(body: dict[str, Any]) -> web.Response:
-        await asyncio.sleep(0.005)
-        return error(500, "oops") if next(numbers) % 20 == 19 else chat("hi")
+        number = next(numbers)
+        await asyncio.sleep(0.02 + 0.01 * (number % 7))  # so that no failed call is the first reply after a pause
+        return error(500, "oops") if number % 20 == 19 else chat("hi")
 
-    outcomes, (first, second), moves, _ = asked_at(now_and_then, after(0.005), count=400)
+    outcomes, (first, second), moves, _ = asked_at(now_and_then, after(0.05), count=400)
 
     assert are_replies(outcomes)
     assert moves >= 5
