@@ -110,23 +110,16 @@ def _read_log(
                 hint="Only logs of the task skillmix/skillmix can be imported.",
             )
         if facts.get("format") != task_settings.LOG_FORMAT:
-            raise UserError(
-                f"{path} has the format {_shown(facts.get('format'))}; this version of skillmix reads "
-                f"{task_settings.LOG_FORMAT}.",
-                hint="Update skillmix.",
-            )
+            known = f"this version of skillmix reads {task_settings.LOG_FORMAT}"
+            raise UserError(f"{path} has the format {_shown(facts.get('format'))}; {known}.", hint="Update skillmix.")
         settings = _settings_as_run(log, settings_of(facts.get("settings"), source=str(path)))
-        places = {
-            "catalog": (settings.catalog, catalog_folder, shipped_catalogs()),
-            "prompts": (settings.prompts, prompts_folder, shipped_prompt_sets()),
-        }
-        for option, (name, folder, shipped) in places.items():
-            if folder is None and name not in shipped:  # only the user may choose a folder, never the log
-                raise UserError(
-                    f"{path} was made with {option} from a folder, {_shown(name)}.",
-                    hint=f"Name the folder with --{option} DIR.",
-                )
-        settings = settings.model_copy(update={name: own[1] or own[0] for name, own in places.items()})
+        shipped = {"catalog": shipped_catalogs(), "prompts": shipped_prompt_sets()}
+        for option, folder in (("catalog", catalog_folder), ("prompts", prompts_folder)):
+            name = getattr(settings, option)
+            if folder is None and name not in shipped[option]:  # only the user may choose a folder, never the log
+                message = f"{path} was made with {option} from a folder, {_shown(name)}."
+                raise UserError(message, hint=f"Name the folder with --{option} DIR.")
+            settings = settings.model_copy(update={option: folder or name})
         model, config = _model_name(log.spec.get("model"), path), mapping(log.spec.get("model_generate_config"))
         config |= {key: value for key, value in log.config.items() if value is not None}
         name = checked_name(student_name, "student") if student_name else as_name(model)
@@ -157,9 +150,8 @@ def _read_log(
 
 def _settings_as_run(log: InspectLog, settings: InspectTaskSettings) -> InspectTaskSettings:
     """Apply `--epochs` and `--limit` of Inspect's command line to the settings."""
-    config = mapping(log.spec.get("config"))
+    config, changed = mapping(log.spec.get("config")), settings.model_dump()
     epochs, limit = config.get("epochs"), config.get("limit")
-    changed = settings.model_dump()
     if type(epochs) is int and epochs > 0:
         changed["generations"] = epochs
     if type(limit) is int and 0 < limit < settings.combinations and config.get("sample_shuffle") in (None, False):

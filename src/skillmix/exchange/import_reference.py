@@ -124,10 +124,8 @@ class _Importer:
                     self._journal.record(request, Reply(reply), origin="imported")
 
     def _store_conversation(self, student: str, combination: Combination, row: Row) -> tuple[int, str]:
-        turns = _turns(row)
+        turns, messages, outcomes = _turns(row), _system(row), []
         generation = self._next_generation(student, combination)
-        messages = _system(row)
-        outcomes = []
         for number, (prompt, reply) in enumerate(turns, start=1):
             messages = (*messages, Message("user", prompt))
             key = GenerateKey(student, combination.id, generation, turn=number)

@@ -90,10 +90,8 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
             text = answer_of(outcomes[-1][1].text, origin, turn=1).text
             place = (line.student, combination.id, generation, text_id(text))
             for grader, replies in line.gradings.items():
-                graded = [
-                    (imported_request(GradeKey(*place, grader, number, attempt=0)), Reply(reply))
-                    for number, reply in enumerate(replies)
-                ]
+                keys = [GradeKey(*place, grader, number, attempt=0) for number in range(len(replies))]
+                graded = [(imported_request(key), Reply(reply)) for key, reply in zip(keys, replies, strict=True)]
                 gradings += len(graded)
                 new += journal.record_all(graded, origin="imported")
         run.begin_import(document)

@@ -63,7 +63,6 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         grader_prompts: The wording of the grader's prompt.
         rounds: Gradings of a text by a model, an odd number.
     """
-    excluded = (exclude,) if isinstance(exclude, str) else tuple(exclude or ())
     document: dict[str, Any] = {
         "catalog": str(catalog),
         "k": k,
@@ -72,7 +71,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         "generations": generations,
         "seed": seed,
         "partition": partition,
-        "exclude": list(excluded),
+        "exclude": [exclude] if isinstance(exclude, str) else exclude or [],
         "prompts": str(prompts),
         "grader_prompts": grader_prompts,
         "attempts": 3,
@@ -151,12 +150,9 @@ def best_of_all() -> ScoreReducer:
     """Score a combination by its best text if all its texts are scored, as in `skillmix scores`."""
 
     def reduce(scores: list[Score]) -> Score:
-        values = [score.value if isinstance(score.value, dict) else {} for score in scores]
-        best: dict[str, Any] = {}
-        for metric in METRICS:
-            own = [value.get(metric, nan) for value in values]
-            best[metric] = nan if any(isnan(value) for value in own) else max(own)
-        return Score(value=best)
+        values: list[Any] = [score.value if isinstance(score.value, dict) else {} for score in scores]
+        by_metric = {metric: [value.get(metric, nan) for value in values] for metric in METRICS}
+        return Score(value={metric: nan if any(map(isnan, own)) else max(own) for metric, own in by_metric.items()})
 
     return reduce
 
@@ -173,10 +169,10 @@ def _protocol_of(document: dict[str, Any]) -> TaskProtocol:
 
 def _samples(protocol: TaskProtocol) -> list[Sample]:
     samples = []
-    for combination in protocol.combinations:
-        messages = protocol.first(combination.id, 0).request.messages
-        facts = {"k": combination.k, "skills": list(combination.skills), "topic": combination.topic}
-        samples.append(Sample(id=combination.id, input=[_chat(message) for message in messages], metadata=facts))
+    for one in protocol.combinations:
+        messages = [_chat(message) for message in protocol.first(one.id, 0).request.messages]
+        facts = {"k": one.k, "skills": list(one.skills), "topic": one.topic}
+        samples.append(Sample(id=one.id, input=messages, metadata=facts))
     return samples
 
 

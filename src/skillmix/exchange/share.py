@@ -123,12 +123,11 @@ def eval_results(scores: Sequence[CellScore], *, benchmark: str, source: str | N
             continue
         task = f"{public_catalog(score.catalog)}_{score.setting}_k{score.k}".replace("-", "_")
         entry: dict[str, Any] = {"dataset": {"id": benchmark, "task_id": task}, "value": score.value}
-        if source is not None:
-            entry["source"] = {"url": source, "name": "skillmix"}
+        page = {"source": {"url": source, "name": "skillmix"}} if source else {}
         interval = "" if score.low is None else f", 95% interval {share_text(score.low)} to {share_text(score.high)}"
         complete = f"{score.complete} of {score.combinations} combinations"
-        entry["notes"] = f"full marks of the best text, {complete}{interval}; graded by {score.grader}"
-        entries.append(entry)
+        notes = f"full marks of the best text, {complete}{interval}; graded by {score.grader}"
+        entries.append({**entry, **page, "notes": notes})
     return entries
 
 
@@ -142,10 +141,8 @@ def model_card(
 ) -> str:
     """Return the README.md of a model's repository, with tags and scores in its header, and the scores in a table."""
     head: dict[str, Any] = {"pipeline_tag": "text-generation", "tags": ["skillmix", "skill-composition"]}
-    if is_checkpoint:
-        head["library_name"] = "transformers"
-    if base is not None:
-        head["base_model"] = base
+    head |= {"library_name": "transformers"} if is_checkpoint else {}
+    head |= {"base_model": base} if base is not None else {}
     results = []
     for score in scores:
         if score.value is None:
@@ -183,12 +180,11 @@ def _public_names(specs: Mapping[str, str | None], options: Sequence[str]) -> di
     """Return the public name of each student, from the options or from its model string."""
     names, faults = {}, []
     for option in options:
-        student, equals, model = option.partition("=")
-        if not equals or not is_model_id(model):
+        student, _, names[student] = option.partition("=")
+        if not is_model_id(names[student]):
             faults.append(f"--id {option} does not have the form STUDENT=OWNER/NAME.")
         elif student not in specs:
             faults.append(f"The run has no student {student!r}. {did_you_mean(student, specs)}".rstrip())
-        names[student] = model
     if faults:
         raise UserError(" ".join(faults), hint=f"The students of the run are {', '.join(specs)}.")
     known = {student: names.get(student) or (public_name(spec) if spec else None) for student, spec in specs.items()}

@@ -92,8 +92,8 @@ def settings_of(document: object, *, source: str) -> InspectTaskSettings:
         return InspectTaskSettings.model_validate(document)
     except ValidationError as error:
         faults = [located_fault(fault, InspectTaskSettings) for fault in error.errors()]
-        known = ", ".join(InspectTaskSettings.model_fields)
-        raise faults_error(source, faults, hint=f"The settings of the task are {known}.") from None
+        hint = f"The settings of the task are {', '.join(InspectTaskSettings.model_fields)}."
+        raise faults_error(source, faults, hint=hint) from None
 
 
 class AskedBy(NamedTuple):
@@ -123,15 +123,11 @@ def task_experiment(
         "graders": [grader_name],
         "settings": [settings.setting],
         "k": [settings.k],
-        "combinations": settings.combinations,
-        "generations": settings.generations,
+        **settings.model_dump(include={"combinations", "generations"}),
     }
     document = {
         "name": name,
-        "seed": settings.seed,
-        "catalog": settings.catalog,
-        "partition": settings.partition,
-        "prompts": settings.prompts,
+        **settings.model_dump(include={"seed", "catalog", "partition", "prompts"}),
         "exclude": list(settings.exclude),
         "students": {student.name: {"model": f"inspect:{student.model}", **student.decoding}},
         "graders": {grader_name: entry},
