@@ -40,7 +40,7 @@ def test_fields_that_a_server_may_want_are_accepted(extra: dict[str, Any]) -> No
         ({"temperature": 1}, "setting temperature"),
         ({"system": "x"}, "setting system"),
         ({"models": ["a", "b"]}, "which model answered"),
-        ({"stream": True}, "read whole"),
+        ({"stream": True}, "not streamed"),
         ({"n": 3}, "one reply"),
         ({"extra_body": {"a": 1}}, "directly under extra"),
         ({"seed": 7}, "seed can only be off"),
