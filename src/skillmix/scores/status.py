@@ -3,11 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from types import MappingProxyType
 from typing import Final, Literal
 
-from skillmix.calls import CallProblem, GenerateKey, GradeKey, is_human
 from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
 from skillmix.render import dollars, one_line, plural
@@ -30,6 +28,15 @@ _IN_BATCHES = (
     "SELECT b.tag, b.model, b.dialect, b.state, b.provider_id, b.seen, b.at, c.stage, c.turn, c.attempt, count(*), "
     "total(c.cost_usd) FROM call AS c JOIN batch AS b ON b.tag = c.batch WHERE c.status = 'submitted' "
     "GROUP BY b.tag, c.stage, c.turn, c.attempt ORDER BY b.at, b.tag, c.stage, c.turn, c.attempt"
+)
+_OUTCOMES: Final = (  # a person's answer is not a call
+    "SELECT origin, model, status, problem_kind, cost_usd IS NOT NULL, count(*), "
+    "total(iif(status = 'done', cost_usd, 0)) FROM call WHERE coalesce(grader, '') NOT LIKE 'human:%' "
+    "GROUP BY 1, 2, 3, 4, 5 ORDER BY min(id)"
+)
+_UNCOUNTED: Final = (
+    "SELECT student, combination, generation, count(*) FROM uncounted "
+    "JOIN call USING (student, combination, generation) WHERE stage = 'generate' GROUP BY 1, 2, 3"
 )
 
 
@@ -149,22 +156,16 @@ def run_status(run: str | Run) -> Status:
     done = failed = unreadable = cut = 0
     cost, unpriced = 0.0, Counter[str]()
     with run.read() as journal:
-        untried = journal.uncounted()
-        for call in chain(journal.calls("generate"), journal.calls("grade")):
-            if isinstance(call.key, GradeKey) and is_human(call.key.grader):
-                continue  # a person's answer is not a call
-            if isinstance(call.outcome, CallProblem):
-                is_final = call.outcome.kind == "final"
-                done += is_final
-                failed += not is_final
-            elif call.outcome is not None:
-                done += 1
-                cost += call.outcome.cost_usd or 0.0
-                if call.outcome.cost_usd is None:
-                    unpriced[call.model if call.origin == "call" else _IMPORTED] += 1
-            key = call.key.student, call.key.combination, call.key.generation
-            if key in untried and isinstance(call.key, GenerateKey):
-                needed.take(key, turns=1)
+        for origin, model, status, problem, is_priced, calls, usd in journal.rows(_OUTCOMES):
+            cost += usd
+            if status == "done" or problem == "final":
+                done += calls
+            elif status == "problem":
+                failed += calls
+            if status == "done" and not is_priced:
+                unpriced[model if origin == "call" else _IMPORTED] += calls
+        for student, combination, generation, turns in journal.rows(_UNCOUNTED):
+            needed.take((student, combination, generation), turns=turns)
         cost += journal.cost_without_reply()
 
         def over() -> Iterator[WrittenConversation]:
