@@ -17,6 +17,7 @@ from skillmix.exchange.export import vote_rows
 from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.texts import run_records
+from skillmix.runs.verdicts import PERSON
 from skillmix.scores.graders import grader_agreement
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status
@@ -52,7 +53,7 @@ def test_an_answer_is_a_vote_of_the_person_and_unsure_is_unknown(people: Run) ->
     k = item.combination.k
     assert (ballot.grader, ballot.text) == ("human:ann", item.text)
     assert points[k : k + 2] == (None, False)
-    assert people.grader("human:ann").is_human and not people.grader("juror").is_human
+    assert people.grader("human:ann").model == PERSON != people.grader("juror").model
     assert "human:ann" not in open_run("people").graders
 
 

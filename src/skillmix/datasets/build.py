@@ -11,7 +11,7 @@ from typing import Any, Final
 from skillmix.calls import ONLY_TURN, Reply
 from skillmix.datasets.card import dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus
-from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
+from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import DecidedConversation
 from skillmix.datasets.kept_texts import KeptText, span_of
@@ -171,7 +171,7 @@ def make_dataset(
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
-    figures = figures_of(chosen, corpus.part(indices), plan, named=named, shown=shown)
+    figures = DatasetCounts(chosen, corpus.part(indices), plan, named, shown)
     prompts = load_prompts(plan.prompts, plan.output_format)
     with replacing(folder, DATASET) as new:
         new.mkdir()

@@ -172,11 +172,8 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
     ids |= {i: name for name in files for i in combinations_in(own_or_shipped(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
-    texts: list[KeptText] = []
-    left = LeftOut()
-    for run in runs:
-        kept, left = _kept_of_run(run, wanted, left)
-        texts += kept
+    kinds: Counter[str] = Counter()
+    texts = [text for run in runs for text in _kept_of_run(run, wanted, kinds)]
     plan = DatasetPlan(
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
@@ -190,6 +187,12 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
         copied=tuple(sorted({s.prompts or e.prompts for e in experiments for s in e.students.values()})),
         shown=wanted.shown or (experiments[0].leakage.shown if experiments else "drop"),
         only_requested=wanted.only_requested,
+    )
+    left = LeftOut(
+        undecided=kinds["undecided"],
+        unfinished=kinds["unfinished"],
+        not_conversations=kinds["no turns"],
+        less=kinds["less"],
     )
     written = _made(texts, plan, output, left)
     if wanted.preferences is None:
@@ -211,9 +214,9 @@ def _write_preferences(
     return WrittenPreferences(file, len(rows))
 
 
-def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
-    """Return a run's texts with full marks in key order, and the counts of its other texts."""
-    kinds, decided, kept = Counter[str](), Counter[str](), list[KeptText]()
+def _kept_of_run(run: Run, wanted: FromRuns, kinds: Counter[str]) -> Sequence[KeptText]:
+    """Return a run's texts with full marks in key order, and count all its texts by kind."""
+    own, decided, kept = Counter[str](), Counter[str](), list[KeptText]()
     with Decisions(run, graders=wanted.graders) as decisions:
         names = tuple(decisions.names)
         unknown = sorted(set(wanted.graders or ()) - set(names))
@@ -232,19 +235,13 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[Ke
         prompts, own_name = written_with(run.experiment), run.name
         for one in decisions.every(students=wanted.students):
             kind = kind_of(one)
-            kinds[kind] += 1
+            own[kind] += 1
             decided.update(name for name, earned in zip(names, one.earned, strict=False) if earned is not None)
             if kind == "full":
                 kept.append(kept_text(one, own_name, prompts, names))
-    total = kinds.total()
-    if kinds["undecided"] == total - kinds["unfinished"] - kinds["no turns"] > 0:
+    total = own.total()
+    if own["undecided"] == total - own["unfinished"] - own["no turns"] > 0:
         shown = ", ".join(f"{name} decided {decided[name]} of {total} texts" for name in names)
         raise UserError(f"The run {run.name} has no grades: {shown}.", hint="Grade the run first: skillmix grade.")
-    left = replace(
-        left,
-        undecided=left.undecided + kinds["undecided"],
-        unfinished=left.unfinished + kinds["unfinished"],
-        not_conversations=left.not_conversations + kinds["no turns"],
-        less=left.less + kinds["less"],
-    )
-    return kept, left
+    kinds.update(own)
+    return kept

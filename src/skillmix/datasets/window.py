@@ -112,9 +112,9 @@ class Window:
         self.full_marks = 0
         self._source = source
         self._skipped = 0
-        """Candidates in a row that did not fit."""
+        """The number of consecutive candidates that did not fit."""
         self._counts: Counter[str] = Counter()
-        """The taken texts by skill."""
+        """The number of taken texts by skill."""
         self._tries: Counter[str] = Counter()
         self._passed: Counter[str] = Counter()
         self._given_up: frozenset[str] = frozenset()

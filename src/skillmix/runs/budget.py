@@ -1,4 +1,4 @@
-"""A call that has to be made, and the limits on the number and cost of a run's calls."""
+"""Tasks, which are calls to make, and the limits on the number and cost of a run's calls."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""Distance to the limit, in dollars, below which the amounts of all calls in flight are summed again."""
+"""The distance from the limit, in US dollars, below which all reserved amounts are added up again."""
 
 
 class Task(NamedTuple):
@@ -18,7 +18,7 @@ class Task(NamedTuple):
 
 
 class Budget:
-    """Keeps a run within its limits across all its invocations."""
+    """Enforces the limits of a run across all its invocations."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Budget:
         self._max_usd = max_usd
         self._reserved: dict[CallKey, float] = {}
         self._held: set[CallKey] = set()
-        """Calls that are part of batches since an earlier invocation, and were not reserved by this one yet."""
+        """Calls that an earlier invocation sent in batches and that this invocation has not reserved yet."""
         self._shares: dict[CallKey, float] = {}
-        """By call that is part of a batch since an earlier invocation, its price as a share of the present one."""
+        """For calls that an earlier invocation sent in batches, the price as a share of the current price."""
         self._reserved_usd = 0.0
-        """About the sum of what is reserved: adding and subtracting rounds."""
+        """The approximate sum of all reserved amounts, because additions and subtractions round."""
 
     def reserve(self, task: Task) -> bool:
         """Reserve the worst-case cost of a call; return False if the call would exceed a limit."""

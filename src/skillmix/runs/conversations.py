@@ -50,7 +50,7 @@ class Conversations:
         self._system_turns: dict[str, Message] = {}
         self._models: dict[str, _Asked] = {}
         self._prompts_made: dict[tuple[str, str], tuple[str, ...]] = {}
-        """By student and combination, the prompts of conversations that began lately."""
+        """The prompts of recent conversations, by student and combination."""
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:

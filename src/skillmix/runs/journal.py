@@ -93,11 +93,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             raise
         self._sent: set[CallKey] = set()
         self._begun: dict[str, set[tuple[str, int]]] = {}
-        """By student, the conversations that had a row when a step began; a key of another one is found by its hash."""
+        """For each student, the conversations with a row when a step began; other keys are found in `_written`."""
         self._written: set[int] = set()
-        """Hashes of the keys that this process has written: most calls of a new run cost no look into the file."""
+        """Hashes of the keys that this process has written, so that most calls of a new run need no query."""
         self._known_messages: set[str] = set()
-        """Hashes of messages that are stored for certain: worked examples are part of every request."""
+        """Hashes of messages that are known to be stored; worked examples, for instance, are part of every request."""
 
     def __exit__(self, *problem: object) -> None:
         self.close()
@@ -422,10 +422,6 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         """Return one message by its hash."""
         return self.messages_with([address])[address]
 
-    def uncounted(self) -> frozenset[StudentConversation]:
-        """Return conversations that are in no data set: an earlier version prefetched them, but no step used them."""
-        return frozenset(self.rows("SELECT student, combination, generation FROM uncounted"))
-
     def conversations(self) -> int:
         """Count the conversations that have begun. Only the index is read."""
         return int(next(self.rows("SELECT count(*) FROM call WHERE stage = 'generate' AND turn = 1"))[0])
@@ -443,10 +439,6 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         """Return the approximate numbers of calls and attempts without counting the rows."""
         query = "SELECT coalesce((SELECT max(id) FROM call), 0), coalesce((SELECT max(id) FROM attempt), 0)"
         return next(self.rows(query))
-
-    def cost_without_reply(self) -> float:
-        """Return the amount that attempts without a reply may have cost."""
-        return float(next(self.rows("SELECT total(cost_usd) FROM attempt"))[0])
 
 
 LedgerState = Literal["written", "creating", "created", "read"]

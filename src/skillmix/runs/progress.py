@@ -120,7 +120,7 @@ class RunProgress:
         self._last_line = clock()
         self._bar: Live | None = None
         self._current = ""
-        """The step at work, in words."""
+        """A description of the current step."""
 
     def __enter__(self) -> "RunProgress":
         return self

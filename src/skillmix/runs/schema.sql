@@ -1,12 +1,12 @@
--- The tables of run.sqlite, and of the file of a person. After a change, add a migration to database.py.
-CREATE TABLE experiment (             -- a row for each change of the experiment, of skillmix or of the machine
+-- The tables of run.sqlite and of each person's file. Every change needs a migration in database.py.
+CREATE TABLE experiment (             -- one row for each change to the experiment, to skillmix or to the machine
     version  INTEGER PRIMARY KEY,
     yaml     TEXT NOT NULL,
-    at       TEXT,                    -- UTC; NULL, as the next three, where an older version did not note it
+    at       TEXT,                    -- UTC; NULL, like the next three, if an older version did not record it
     skillmix TEXT,
     python   TEXT,
     machine  TEXT,
-    notes    TEXT NOT NULL            -- JSON: hashes of prompt sets, and what else a command notes
+    notes    TEXT NOT NULL            -- JSON: hashes of prompt sets, and other facts about the command
 ) STRICT;
 CREATE TABLE combination (
     id     TEXT PRIMARY KEY,
@@ -43,7 +43,7 @@ CREATE TABLE call (                   -- one row for each key, written before an
     problem_kind  TEXT,
     problem       TEXT,
     detail        TEXT,
-    not_sent      TEXT NOT NULL,      -- JSON list of parameters that the provider could not take
+    not_sent      TEXT NOT NULL,      -- JSON list of parameters that the provider does not support
     origin        TEXT NOT NULL CHECK (origin IN ('call', 'imported', 'imported-text')),
     batch         TEXT,               -- the tag of the batch, while the status is 'submitted'
     at            TEXT NOT NULL,      -- UTC
@@ -63,15 +63,15 @@ CREATE TABLE attempt (                -- every request that was sent
     outcome  TEXT NOT NULL,           -- 'reply', or the kind of problem
     reason   TEXT NOT NULL,
     seconds  REAL NOT NULL,
-    cost_usd REAL,                    -- what an attempt without a reply may have cost; a reply's cost is in call
+    cost_usd REAL,                    -- the possible cost of an attempt without a reply; call has the cost of a reply
     at       TEXT NOT NULL
 ) STRICT;
-CREATE TABLE sent (                   -- calls in flight while a budget is kept: a crash still charges them
+CREATE TABLE sent (                   -- calls in flight in a run with a budget, which are charged after a crash
     call     TEXT PRIMARY KEY,
     cost_usd REAL NOT NULL,
     at       TEXT NOT NULL
 ) STRICT;
-CREATE TABLE batch (                  -- noted before anything of a batch is sent
+CREATE TABLE batch (                  -- recorded before any part of a batch is sent
     tag         TEXT PRIMARY KEY,
     model       TEXT NOT NULL,        -- the name that tasks use, such as 'grader:judge'
     dialect     TEXT NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE batch (                  -- noted before anything of a batch is sen
     state       TEXT NOT NULL CHECK (state IN ('written', 'creating', 'created', 'read')),
     file        TEXT,                 -- the provider's id of the uploaded file
     provider_id TEXT,                 -- the provider's id of the batch
-    seen        TEXT,                 -- the provider's last word for its state
+    seen        TEXT,                 -- the latest state that the provider reported
     at          TEXT NOT NULL,
     changed     TEXT NOT NULL
 ) STRICT;
@@ -89,7 +89,7 @@ CREATE TABLE excluded (               -- combinations that draws skip, because a
     combination TEXT NOT NULL,
     PRIMARY KEY (step, combination)
 ) STRICT;
-CREATE TABLE uncounted (              -- conversations that an earlier version began ahead, until a step uses them
+CREATE TABLE uncounted (              -- conversations that an earlier version prefetched, until a step uses them
     student     TEXT NOT NULL,
     combination TEXT NOT NULL,
     generation  INTEGER NOT NULL,
@@ -98,12 +98,12 @@ CREATE TABLE uncounted (              -- conversations that an earlier version b
 CREATE TABLE step (
     name    TEXT PRIMARY KEY,
     inputs  TEXT NOT NULL,            -- JSON by name: settings, and hashes of content
-    result  TEXT,                     -- JSON; NULL while a training has begun and is not finished
+    result  TEXT,                     -- JSON; NULL for an unfinished training run
     seconds REAL NOT NULL,
     at      TEXT NOT NULL
 ) STRICT;
-CREATE TABLE graded (                 -- what scores need of every text, so that a finished run shows them at once
+CREATE TABLE graded (                 -- the grades of all texts, so that a finished run shows its scores at once
     name    TEXT PRIMARY KEY,         -- the scoring rules
-    inputs  TEXT NOT NULL,            -- a hash of what the content follows from; if it differs, the calls are read
+    inputs  TEXT NOT NULL,            -- a hash of everything that determines the content; if it differs, calls are read
     content TEXT NOT NULL             -- JSON
 ) STRICT;

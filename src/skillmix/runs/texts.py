@@ -102,7 +102,7 @@ def written_conversations(
     Without drafts, replies that another turn follows are not read.
     """
     turns = run.turns
-    untried = frozenset() if with_uncounted else journal.uncounted()
+    untried = () if with_uncounted else set(journal.rows("SELECT student, combination, generation FROM uncounted"))
     source = _by_conversation(journal.calls("generate", student=student, with_drafts=with_drafts or turns is None))
     while block := list(islice(source, _AT_ONCE)):
         combinations = journal.combinations_of({key[1] for key, _ in block}, is_complete=False)
@@ -170,10 +170,9 @@ def turn_of(call: Call) -> int:
 def _text_of(
     key: ConversationKey, last: Call, combinations: dict[str, Combination], turns: int | None
 ) -> StudentText | None:
-    reply = last.outcome.text if isinstance(last.outcome, Reply) else None
+    reply = last.outcome if isinstance(last.outcome, Reply) else None
     problem = last.outcome.kind if isinstance(last.outcome, CallProblem) else None
-    has_reply = reply is not None
-    if not is_over(turn=turn_of(last), origin=last.origin, has_reply=has_reply, problem=problem, turns=turns):
+    if not is_over(turn=turn_of(last), origin=last.origin, has_reply=bool(reply), problem=problem, turns=turns):
         return None
     student, combination, generation = key
     if combination not in combinations:
@@ -181,9 +180,8 @@ def _text_of(
             f"The journal lacks the combination {combination}.",
             hint="It is damaged. Restore it from a copy.",
         )
-    finish = last.outcome.finish if isinstance(last.outcome, Reply) else None
-    answer = answer_of(reply, last.origin, turn_of(last))
-    return StudentText(student, combinations[combination], generation, answer, finish)
+    answer = answer_of(reply.text if reply else None, last.origin, turn_of(last))
+    return StudentText(student, combinations[combination], generation, answer, reply.finish if reply else None)
 
 
 def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, tuple[Call, ...]]]:

@@ -24,7 +24,7 @@ from multiprocessing import current_process, get_context, parent_process
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from skillmix.calls import ONLY_TURN, is_human
+from skillmix.calls import ONLY_TURN
 from skillmix.catalog.catalog import Catalog, remember_figures
 from skillmix.catalog.own_code import Trust, remember_trusted, require_trust, trust_here, trusting_as
 from skillmix.checkers.judge import Judge, Verdict
@@ -60,11 +60,6 @@ class RunGrader:
     def is_code_alone(self) -> bool:
         """Whether code decides every point."""
         return self.has_code and not self.asks_model
-
-    @property
-    def is_human(self) -> bool:
-        """Whether the grader is a person, who votes once on each text of a sample. The latest answer counts."""
-        return is_human(self.name)
 
     def counts(self, number: int) -> bool:
         """Whether a round, numbered from 0, counts. Rounds from an earlier experiment with more rounds do not count.
@@ -150,20 +145,12 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
     skills = [skill.name for skill in catalog.require_skills(skills)]
     unknown = [name for name in skills if checker_of(name) is None]
     if unknown:
+        first = repr(unknown[0])
+        lacking = f"the skill {first}" if len(unknown) == 1 else f"{len(unknown)} skills ({first} is one)"
         raise UserError(
-            f"The grader {grader!r} is `rules:`, but no checker exists for {_counted(unknown)} of catalog "
-            f"{catalog.name!r}.",
+            f"The grader {grader!r} is `rules:`, but no checker exists for {lacking} of catalog {catalog.name!r}.",
             hint="Use the catalog verifiable, install your own checkers, or add a model: rules:MODEL.",
         )
-
-
-def _counted(skills: Sequence[str]) -> str:
-    """Describe skills in words.
-
-    >>> _counted(["irony"]), _counted(["irony", "simile"])
-    ("the skill 'irony'", "2 skills ('irony' is one)")
-    """
-    return f"the skill {skills[0]!r}" if len(skills) == 1 else f"{len(skills)} skills ({skills[0]!r} is one)"
 
 
 def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | JudgedText) -> Reading:

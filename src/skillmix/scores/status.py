@@ -166,7 +166,8 @@ def run_status(run: str | Run) -> Status:
                 unpriced[model if origin == "call" else _IMPORTED] += calls
         for student, combination, generation, turns in journal.rows(_UNCOUNTED):
             needed.take((student, combination, generation), turns=turns)
-        cost += journal.cost_without_reply()
+        (without_reply,) = next(journal.rows("SELECT total(cost_usd) FROM attempt"))
+        cost += without_reply
 
         def over() -> Iterator[WrittenConversation]:
             """Yield finished conversations; subtract the turns of all others."""

@@ -115,17 +115,17 @@ class Batched:
         direct: Model | None = None,
     ) -> None:
         self._name = name
-        """The model as tasks name it."""
+        """The name of the model in tasks."""
         self._client = client
         self._journal = journal
         self._budget = budget
         self._say = say
         self._direct = direct
-        """Makes the calls that are in no batch; None if they go into the next one."""
+        """Makes the calls that are not in a batch; None if such calls join the next batch."""
         self._pending: dict[CallKey, Request] = {}
         self._batches: dict[str, OpenBatch] = {}
         self._tags: dict[CallKey, str] = {}
-        """The batches of calls that were submitted and have no result yet."""
+        """The tags of batches, by submitted call without a result."""
         self._answers: asyncio.Queue[tuple[Request, Outcome] | asyncio.Task[None]] = asyncio.Queue()
         """Outcomes that wait to be yielded, and the workers of `serve` that have ended."""
         self._to_direct: asyncio.Queue[Request | None] = asyncio.Queue()
@@ -133,17 +133,17 @@ class Batched:
         self._is_over = False
         self._is_leaving = False
         self._is_busy = False
-        """Whether a question to the provider has no answer yet."""
+        """Whether a request to the provider is unanswered."""
         self._most = client.dialect.most_requests
         self._not_before = 0.0
         self._pause = 0.0
         self._refused = 0
         self.last_result = time.monotonic()
-        """When a batch was last created or read."""
+        """The time when a batch was last created or read."""
         self.expects_more: Callable[[], bool] = lambda: False
-        """Whether a call in flight elsewhere can release more calls."""
+        """Returns whether a call in flight elsewhere can trigger more calls."""
         self.look_around: Callable[[], None] = lambda: None
-        """Is called again and again, to leave when it is time."""
+        """Called at every poll to decide whether to stop waiting."""
         for stored in journal.batches():
             if stored.model == name:
                 self._check_place(stored)
