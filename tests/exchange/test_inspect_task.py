@@ -79,7 +79,7 @@ def test_a_task_without_a_grader_stops_before_the_student_is_paid(in_folder: Pat
         ({"k": 0}, "0 is below 1"),
         ({"setting": "test"}, "held-out"),
         ({"grader": "rules"}, "no checker exists for"),
-        ({"catalog": "verifiable", "rounds": 3}, "rules: votes once"),
+        ({"catalog": "verifiable", "rounds": 3}, "rules: always gives the same grade"),
         ({"rounds": 2}, "must be odd"),
         ({"grader": "people"}, "is not one of rules, model, both"),
         ({"grader_prompts": "none"}, "has no grader prompt 'none'"),

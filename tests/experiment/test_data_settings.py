@@ -98,12 +98,12 @@ def test_a_fault_in_the_filters_of_an_experiment_is_reported_once(more: dict[str
 def test_rules_and_skills_do_not_apply_to_joined_data_sets() -> None:
     joined = {"name": "both", "stage": "dataset", "of": ["d1"], "rules": "paper", "exclude": ["common"]}
 
-    with pytest.raises(UserError, match="exclude, rules apply only with a writer"):
+    with pytest.raises(UserError, match="exclude, rules need a writer"):
         experiment([{"name": "d1", **WRITTEN}, joined])
 
 
 def test_reserved_sets_cannot_be_evaluated_if_a_data_set_may_contain_them() -> None:
     evaluate = {"name": "e", "stage": "evaluate", "students": ["w"], "graders": ["g"], "k": [2], "sets": "reserved"}
 
-    with pytest.raises(UserError, match="also in every dataset step"):
+    with pytest.raises(UserError, match="and in every dataset step"):
         experiment([{"name": "d1", **WRITTEN, "leakage": {"reserved": 0}}, evaluate])

@@ -59,12 +59,12 @@ def test_all_faults_of_raters_come_at_once() -> None:
 @pytest.mark.parametrize(
     ("keys", "fault"),
     [
-        ({"raters": []}, "no raters given"),
+        ({"raters": []}, "there are no raters"),
         ({"raters": ["ann", "ann"]}, "'ann' is listed twice"),
         ({"raters": ["ann"], "n": 5, "width": 0.1}, "n and width both determine"),
         ({"raters": ["ann"], "width": 1.5}, "steps.read.width"),
-        ({"raters": ["ann"], "students": ["bse"]}, "no step has texts of a student 'bse'. Did you mean \"base\"?"),
-        ({"raters": ["ann"], "students": ["silent"]}, "no step has texts of a student 'silent'"),
+        ({"raters": ["ann"], "students": ["bse"]}, "no step has texts by a student 'bse'. Did you mean \"base\"?"),
+        ({"raters": ["ann"], "students": ["silent"]}, "no step has texts by a student 'silent'"),
         ({"raters": ["ann"], "k": [2, 3]}, "no step has texts with k = 3"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_step_that_nobody_can_do_is_a_fault(keys: dict[str, Any], fault: str) 
 
 
 def test_a_step_does_not_take_the_folder_of_the_report() -> None:
-    assert "a run stores its report in a folder with this name" in faults_of({"name": "report", "stage": "graders"})
+    assert "the name is reserved for a folder of the run" in faults_of({"name": "report", "stage": "graders"})
 
 
 def test_a_simulated_rater_reads_scripted_texts_only() -> None:
@@ -81,7 +81,7 @@ def test_a_simulated_rater_reads_scripted_texts_only() -> None:
 
     said = faults_of(read, model="openai:gpt-4o")
 
-    assert "ann is simulated and can read only scripted texts, but base is not a scripted student" in said
+    assert "the simulated rater ann can only read texts of scripted students, and base is not scripted" in said
 
 
 def test_the_truth_may_be_people_a_grader_or_a_rater_and_code_only_if_a_grader_is_code() -> None:
@@ -101,7 +101,7 @@ def test_a_name_stands_for_one_rater_in_the_whole_file(first: str, second: str) 
 
     said = faults_of(one, other)
 
-    assert "steps.again: ann is the script " in said and "in the step read: give one of them another name" in said
+    assert "steps.again: ann is the script " in said and "in the step read; rename one of them" in said
     experiment_of(document(one, {**other, "raters": {"ann": first}}), source="file")
 
 

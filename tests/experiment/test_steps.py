@@ -112,9 +112,9 @@ def test_a_grade_step_takes_only_the_wanted_students_settings_and_k(steps: dict[
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"students": ["base", "nobody"]}, "no step in `of` has texts with student nobody"),
-        ({"settings": ["held-out"]}, "no step in `of` has texts with setting held-out"),
-        ({"k": [2, 9]}, "no step in `of` has texts with k = 9"),
+        ({"students": ["base", "nobody"]}, "the steps in `of` have no texts with student nobody"),
+        ({"settings": ["held-out"]}, "the steps in `of` have no texts with setting held-out"),
+        ({"k": [2, 9]}, "the steps in `of` have no texts with k = 9"),
         ({"k": []}, "the list is empty"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_grade_step_that_would_grade_nothing_is_a_fault(change: dict[str, Any]
         ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(x)"}, "no recipe"),
         ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "determines k"),
         ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target has k"),
-        ({"of": ["d0"], "target": 3}, "target apply only with a writer"),
+        ({"of": ["d0"], "target": 3}, "target need a writer"),
         ({"of": ["d0"], "shares": {1: 1}}, "need a size"),
         ({"of": ["nowhere"]}, "no earlier dataset step"),
         (

@@ -31,13 +31,13 @@ def test_the_defaults_are_the_papers_recipe() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"steps": 10, "epochs": 2}, "give only one"),
+        ({"steps": 10, "epochs": 2}, "steps and epochs both set"),
         ({"format": "vicuna"}, "format"),
         ({"replay": {"ratio": 1}}, "sources"),
         ({"lora": {"rank": 0}}, "rank"),
         ({"data": []}, "data"),
-        ({"data": ["d1"]}, "no earlier dataset step is called 'd1'"),
-        ({"base": "step:m0"}, "no earlier train step is called 'm0'"),
+        ({"data": ["d1"]}, "there is no earlier dataset step 'd1'"),
+        ({"base": "step:m0"}, "there is no earlier train step 'm0'"),
         ({"learningrate": 1e-4}, "learningrate"),
     ],
 )

@@ -103,7 +103,7 @@ def test_faults_have_the_names_of_the_file() -> None:
         study(partitions=PARTITIONS, seeds=[0, 1], steps=steps)
 
     lines = caught.value.message
-    assert "steps.rich.target: " in lines and "steps.eval: no earlier train step is called 'm12'" in lines
+    assert "steps.rich.target: " in lines and "steps.eval: there is no earlier train step 'm12'" in lines
     assert "-p101" not in lines
 
 
@@ -113,10 +113,10 @@ def test_faults_have_the_names_of_the_file() -> None:
         ({"seeds": [1, 1]}, "seeds: 1 is given twice"),
         ({"seeds": []}, "seeds: the list is empty"),
         ({"seeds": 3}, "seeds: "),
-        ({"partitions": ["category"], "partition": "category"}, "partition: partitions replaces it"),
-        ({"matrix": {"size": [1, 2]}}, r"matrix.size: no step and no student has {size} in a setting"),
+        ({"partitions": ["category"], "partition": "category"}, "partition: cannot be combined with partitions"),
+        ({"matrix": {"size": [1, 2]}}, r"matrix.size: no setting of a step or student contains {size}"),
         ({"matrix": {"seed": [1, 2]}}, "matrix.seed"),
-        ({"seeds": [0, 1], "steps": STUDY["steps"][5:6]}, "seeds: no step trains"),
+        ({"seeds": [0, 1], "steps": STUDY["steps"][5:6]}, "seeds: no train step depends"),
         ({"partitions": PARTITIONS, "steps": STUDY["steps"][5:6]}, "partitions: no step depends on the partition"),
         ({"steps": [*STUDY["steps"][:4], {"name": "x", "stage": "dataset", "of": ["rich"], "size": "{size}"}],
           "matrix": {"size": [5, 0]}}, "steps.x-size0.size: "),

@@ -137,8 +137,8 @@ def test_all_combinations_or_a_number_for_each_k_and_setting(in_folder: Path) ->
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"combinations": {1: 5, 2: 5}}, "combinations gives no number for setting train at k = 3"),
-        ({"combinations": {"train": 5, "held-out": 5, "all": 5, "tain": 5}}, "combinations lists tain"),
+        ({"combinations": {1: 5, 2: 5}}, "combinations has no number for setting train at k = 3"),
+        ({"combinations": {"train": 5, "held-out": 5, "all": 5, "tain": 5}}, "combinations: tain is neither"),
         ({"combinations": {1: 5, 2: 5, 3: 0}}, "0 is below 1"),
         ({"combinations": "every"}, "combinations: 'every' is not an integer"),
         ({"combinations": "all", "ladder": True}, "a ladder needs a number"),

@@ -113,15 +113,15 @@ def test_a_joined_model_is_repeated_with_the_model_that_it_asks() -> None:
 @pytest.mark.parametrize(
     ("steps", "changes", "fault"),
     [
-        ([DATA | {"writer": "apart"}], {}, "only generate and evaluate steps may use it"),
+        ([DATA | {"writer": "apart"}], {}, "only generate and evaluate steps can use"),
         ([DATA, TRAIN, {**TRAIN, "name": "m2", "base": "joined:step:m12"}], {}, "only generate and evaluate steps"),
-        ([DATA, TRAIN, {**TRAIN, "name": "m12-joined"}, ASK], {}, "has the same name as another student or step"),
+        ([DATA, TRAIN, {**TRAIN, "name": "m12-joined"}, ASK], {}, "like another student or step"),
         ([{**EVALUATE, "students": ["joined:teacher"]}], {}, "there is no student 'joined:teacher'"),
-        ([{**EVALUATE, "students": ["joined:step:m9"]}], {}, "no earlier train step is called 'm9'"),
+        ([{**EVALUATE, "students": ["joined:step:m9"]}], {}, "there is no earlier train step 'm9'"),
         (
             [EVALUATE],
             {"students": {**DOCUMENT["students"], "apart": {"model": "openai:m", "joined": True, "batch": True}}},
-            "its calls cannot be batched",
+            "joined students have no batches",
         ),
     ],
 )

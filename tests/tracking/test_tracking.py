@@ -143,7 +143,7 @@ def test_unknown_trackers_and_a_step_of_their_folder_are_refused() -> None:
     with pytest.raises(UserError, match="track"):
         experiment_of(document(track=["aim"]), source="x")
     steps = [{**STEP, "name": "tracking", "k": [1]}]
-    with pytest.raises(UserError, match="the trackers write into a folder with this name"):
+    with pytest.raises(UserError, match="the name is reserved for a folder of the run"):
         experiment_of(document(track=["wandb"], steps=steps), source="x")
     assert experiment_of(document(steps=steps), source="x").track == []
 

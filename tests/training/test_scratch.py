@@ -214,7 +214,7 @@ def test_it_cannot_be_asked_before_it_is_trained(in_folder: Path, capsys: pytest
     assert main(["run", str(path), "--dry-run"]) != 0
 
     told = capsys.readouterr().err
-    assert told.count("steps.asked: new:32x2x2 cannot write yet") == 2 and "step:NAME" in told
+    assert told.count("steps.asked: new:32x2x2 is untrained") == 2 and "step:NAME" in told
     assert not (in_folder / "runs" / "small" / "m1").exists()
     with pytest.raises(UserError, match="not a model that can be called"):
         open_model(parse_spec("new:tiny"))

@@ -1,4 +1,4 @@
-"""Token prices, upper bounds on the cost of a call, and GPU hours of local models."""
+"""Token prices, upper bounds on the cost of calls, and GPU hours of local models."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,10 +20,7 @@ from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _CHARACTERS_PER_TOKEN: Final = 3
-"""Characters per token for upper bounds.
-
-Real texts have more characters per token, so bounds are too high, not too low.
-"""
+"""Characters per token for upper bounds; texts usually have more."""
 _USUAL_CHARACTERS_PER_TOKEN: Final = 4
 """Typical characters per token: English prose has 4 to 5, and tables have fewer."""
 _LONGEST_REPLY: Final = 4096
@@ -40,14 +37,14 @@ class Price:
     input: Dollars
     output: Dollars
     noted: Day | None = None
-    """The date on which the price was recorded, such as 2026-01-31; None if it is not in the price file."""
+    """The date of the price, such as 2026-01-31."""
     source: str | None = None
     """The source of the price."""
     batch: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The price of a batched call as a share of this price; None stands for the provider's usual share."""
+    """The price in batches as a share of this price; None for the provider's usual share."""
 
     def in_batch(self, usual: float) -> "Price":
-        """Return the price of batched calls. `usual` is the share that applies if this price has no share of its own.
+        """Return the price in batches; `usual` is the share if the price has none.
 
         >>> Price(10.0, 30.0).in_batch(0.5).output
         15.0
@@ -57,7 +54,7 @@ class Price:
 
     @property
     def is_zero(self) -> bool:
-        """Whether tokens are free, for example on the user's own server."""
+        """Whether tokens are free, as on the user's own server."""
         return not self.input and not self.output
 
     def of(self, input_tokens: float, output_tokens: float) -> float:
@@ -71,7 +68,7 @@ class Price:
         characters = len(request.decoding.extra or "")
         for text in (message.content for message in request.messages):
             characters += len(text)
-            if not text.isascii():  # any other character may take one token per byte
+            if not text.isascii():  # other characters may take one token per byte
                 others = sum(not letter.isascii() for letter in text)
                 other_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text) + others
                 characters += _CHARACTERS_PER_TOKEN * other_bytes - others
@@ -89,10 +86,7 @@ def usual_tokens_in(characters: float) -> float:
 
 
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
-    """Return the price of a model; None if the price is unknown.
-
-    Models on this machine are free unless the price file lists them.
-    """
+    """Return a model's price, None if unknown. Models on this machine are free unless the price file lists them."""
     listed = prices.get(f"{spec.provider}:{spec.name}")
     hosts = {urlsplit(address).hostname for address in spec.addresses}
     is_here = bool(hosts) and hosts <= {"localhost", "127.0.0.1", "::1"}
@@ -102,8 +96,8 @@ def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
 
 
 def load_prices(path: Path | None) -> dict[str, Price]:
-    """Read the user's price file, or else the price file in the package."""
-    hint = "A line has the form openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
+    """Read the user's price file, or else the shipped one."""
+    hint = "Write one line per model, such as openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
     return checked_yaml(path or SHIPPED / "prices.yaml", dict[str, Price], hint=hint)
 
 
@@ -112,25 +106,22 @@ _OLD: Final = 90
 
 
 def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = None) -> Iterator[str]:
-    """Warn about old prices. `prices` contains the prices by model."""
+    """Warn about old prices, which are given by model."""
     for name, price in sorted(prices.items()):
         if price is None or price.is_zero or price.noted is None:
             continue
         if ((today or datetime.now(UTC).date()) - date.fromisoformat(price.noted)).days > _OLD:
             yield (
-                f"the price of {name} was noted on {price.noted}, more than {_OLD} days ago: check it, or refresh it "
-                "with `skillmix prices --from LIST`"
+                f"the price of {name} is from {price.noted}, more than {_OLD} days ago: check it, or refresh it with "
+                "`skillmix prices --from LIST`"
             )
 
 
 def refreshed_prices(
     prices: Mapping[str, Price], wanted: Iterable[str], content: bytes | str, *, source: str
 ) -> tuple[dict[str, Price], list[str]]:
-    """Read the prices of models from a price list. The second value lists the models that are missing from it.
-
-    A list is either LiteLLM's JSON file, with dollars per token by model, or OpenRouter's list of models.
-    """
-    hint = "Give the JSON price list of LiteLLM, or OpenRouter's list of models."
+    """Refresh prices from the price list of LiteLLM or OpenRouter; also return the models that the list lacks."""
+    hint = "Give LiteLLM's JSON price list, or OpenRouter's list of models."
     document = parsed_json(content, source=source, hint=hint)
     if not isinstance(document, dict):
         raise UserError(f"{source} is not a price list.", hint=hint)
@@ -152,7 +143,7 @@ def refreshed_prices(
             read, written = (round(1e6 * float(str(cost)), 6) for cost in listed[spec])
             batch = prices[spec].batch if spec in prices else None
             refreshed[spec] = Price(read, written, noted=today, source=source, batch=batch)
-        except (KeyError, ValueError):  # the model is not listed, or its price is not a number
+        except (KeyError, ValueError):  # the list lacks the model, or its price is not a number
             missing.append(spec)
     return refreshed, missing
 
@@ -176,21 +167,19 @@ def prices_as_yaml(prices: Mapping[str, Price]) -> str:
 
 PEAK: Final = 989e12
 """The peak of dense bfloat16 operations per second on one H200."""
-
-
 TRAINING: Final = (0.20, 0.55)
 GENERATION: Final = (0.06, 0.37)
 """Measured shares of the peak of one H200 (bench/README.md), for models below and above a billion weights."""
 NOTE: Final = (
-    f"GPU hours are for one H200, from measured speeds: training reaches {TRAINING[1]:.0%} of the peak "
+    f"GPU hours are for one H200 at measured speeds: training reaches {TRAINING[1]:.0%} of the peak "
     f"({TRAINING[0]:.0%} below a billion weights), generation {GENERATION[1]:.0%} ({GENERATION[0]:.0%}). "
-    "Training tokens are an upper bound: every conversation has the maximum length."
+    "Training tokens are an upper bound, with every conversation at its maximum length."
 )
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
 
 
 def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None:
-    """Return a bound on the tokens that a train step reads; None if the number of conversations is unknown."""
+    """Return an upper bound on the tokens of a train step; None if the number of conversations is unknown."""
     if step.epochs is not None and conversations is None:
         return None
     seen = (step.steps or DEFAULT_STEPS) * step.batch if step.epochs is None else step.epochs * (conversations or 0)
@@ -199,19 +188,19 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
-    """Estimate the GPU hours of a train step, which are fewer for an adapter because weights need no gradients."""
+    """Estimate the GPU hours of a train step; an adapter takes fewer, because the weights need no gradients."""
     return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 
 def generation_hours(model: str, tokens: int) -> float | None:
-    """Estimate the GPU hours in which a local model generates its texts; 0 for a remote model."""
+    """Estimate the GPU hours of a local model's generation; 0 for a remote model."""
     if not provider_of(model).has_checkpoint:
         return 0.0
     return _hours(model, tokens, operations=2, shares=GENERATION)
 
 
 def parameters_of(model: str) -> float | None:
-    """Return the number of weights of a model according to its files, or else to its name; None if unknown."""
+    """Return a model's number of weights from its files, or else from its name; None if unknown."""
     spec = parse_spec(model)
     shape = shape_of(spec)
     if shape is not None:

@@ -1,12 +1,11 @@
-"""Process an experiment file before it is an experiment: command-line changes, repeated steps, and format faults.
+"""Prepare the document of an experiment file: apply `--set` changes, repeat steps, and find faults of form.
 
-`seeds`, `partitions` and `matrix` each vary one setting. Steps and students that depend on this setting, directly or
-through a step or student that they refer to, are repeated under a name with a suffix, such as `m123-p101-s0`. All
-others are shared. A stored experiment contains the repeated steps, and its `variants` record the values for which each
-step was repeated.
+`seeds`, `partitions` and `matrix` each vary one setting. Steps and students that depend on a varied setting, directly
+or through their references, are repeated with a suffix in their name, such as `m123-p101-s0`; all others are shared. A
+stored experiment has the repeated steps, and `variants` with the values behind each suffix.
 
-Pydantic checks a section as a whole only if its fields are valid. Therefore, faulty parts are removed and the rest is
-checked again until it is valid or nothing more can be removed.
+Pydantic validates a section as a whole only if all its fields are valid. To find all faults, `checked` removes faulty
+parts and validates again until the rest is valid or cannot shrink further.
 """
 
 import re
@@ -38,55 +37,56 @@ Variable = Annotated[
     str,
     accepted_if(
         lambda name: name not in ("seed", "partition") and _VARIABLE.fullmatch(name),
-        "a name consists of lowercase letters, digits and '_'; seed and partition have their own lists",
+        "a name has lowercase letters, digits and '_'; for seed and partition, use seeds and partitions",
     ),
 ]
 Matrix = dict[Variable, Annotated[list[JsonValue], refused_if(_repeated)]]
 
 
 class Variant(Section):
-    """The values for which a step or a student was repeated."""
+    """The values of a repeated step or student."""
 
     family: Name
     """Its name in the experiment file."""
     seed: int | None = None
-    """The seed of the training run."""
+    """The training seed."""
     partition: str | None = None
     """The partition."""
     values: dict[str, JsonValue] = {}
-    """Values of `matrix`, by name."""
+    """The values of `matrix`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A document with repeated steps, or the original document if no step is repeated."""
+    """A document before and after the repetition of steps, which are the same object if nothing is repeated."""
 
     first: object
-    """The document with the first value of each axis, but with the names from the file."""
+    """The document with the first value of each axis and the names of the file."""
     whole: object
+    """The document with all repeated steps and students."""
     faults: tuple[str, ...] = ()
 
 
 _Node = tuple[str, str]
-"""A step or a student, given as its section (`steps` or `students`) and its name."""
+"""A step or student: its section (`steps` or `students`) and its name."""
 _Entry = dict[str, Any]
 _Axes = Mapping[str, Mapping[str, Any]]
-"""For each axis, which is given by its name in braces, the value behind each suffix, in the order of suffixes."""
+"""The ordered values of each axis by their suffix."""
 _Branch = Mapping[str, str]
-"""One repetition, given by the suffix that each axis adds to the name."""
+"""One repetition: the suffix of each axis."""
 _KEYS: Final = ("seeds", "partitions", "matrix")
 _WHOLE_RUN: Final = ("report", "annotate", "graders")
-"""Steps that are not repeated because they read all results."""
+"""Stages that are not repeated, because they read all results."""
 _STEP_KEYS: Final = ("of", "data")
 _MODEL_KEYS: Final = ("base", "writer", "students", "tuned_from")
 _UNUSED: Final = {
-    "seed": "seeds: no step trains with these seeds; remove seeds, or write {seed} where it belongs",
+    "seed": "seeds: no train step depends on the seed; remove seeds, or write {seed} into a setting",
     "partition": "partitions: no step depends on the partition; remove partitions, or evaluate held-out skills",
 }
 
 
 def expanded(document: object) -> Expansion:
-    """Repeat the steps and students of an experiment file for its seeds, partitions and matrix values."""
+    """Repeat steps and students for the seeds, partitions and matrix values of a document."""
     if not isinstance(document, dict) or not any(key in document for key in _KEYS):
         return Expansion(document, document)
     axes = _axes(document)
@@ -102,7 +102,7 @@ def expanded(document: object) -> Expansion:
         ]
         for node, entry in nodes.items()
     }
-    for _ in nodes:  # no chain of references is longer
+    for _ in nodes:  # as many rounds as the longest chain of references can need
         for node, others in named.items():
             depends[node].update(*(depends[other] for other in others if other in depends))
     branches = {
@@ -126,17 +126,17 @@ def expanded(document: object) -> Expansion:
     whole = _with_nodes({key: value for key, value in document.items() if key not in _KEYS}, repeated)
     used = set().union(*depends.values())
     faults = [
-        _UNUSED.get(axis, f"matrix.{axis}: no step and no student has {{{axis}}} in a setting")
+        _UNUSED.get(axis, f"matrix.{axis}: no setting of a step or student contains {{{axis}}}")
         for axis in axes
         if axis not in used
     ]
     if document.get("partition") is not None and "partitions" in document:
-        faults.append("partition: partitions replaces it; remove one of the two")
+        faults.append("partition: cannot be combined with partitions; remove one of them")
     return Expansion(first, {**whole, "variants": variants}, tuple(faults))
 
 
 def _axes(document: Mapping[str, Any]) -> _Axes:
-    """Return the axes. An invalid list is left out here because the format check reports it."""
+    """Return the axes, without invalid lists, which `checked` reports."""
     matrix = document.get("matrix")
     named = [(name, name, values) for name, values in matrix.items()] if isinstance(matrix, dict) else []
     lists = [("partition", "p", document.get("partitions")), *named, ("seed", "s", document.get("seeds"))]
@@ -148,7 +148,7 @@ def _axes(document: Mapping[str, Any]) -> _Axes:
 
 
 def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
-    """Return a suffix for each value: its last part if that is unique, else the whole value, else the value's number.
+    """Make a suffix for each value from its last part if these are unique, else from the whole value or its number.
 
     >>> _suffixes("p", ["nested:101", "nested:102"]), _suffixes("p", ["category"]), _suffixes("rate", [-0.5, 0.5])
     (['-p101', '-p102'], ['-p-category'], ['-rate1', '-rate2'])
@@ -165,7 +165,7 @@ def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
 def _with_nodes(
     document: Mapping[str, Any], change: Callable[[_Node, _Entry], Iterable[tuple[str, _Entry]]]
 ) -> dict[str, Any]:
-    """Return the document with each student and step replaced by the named entries that `change` returns."""
+    """Replace each student and step of a document with the named entries that `change` returns."""
     students, steps = document.get("students"), document.get("steps")
     result = dict(document)
     if isinstance(students, dict):
@@ -184,7 +184,7 @@ def _with_nodes(
 
 
 def _varies(entry: _Entry, axis: str) -> bool:
-    """Whether a step or a student itself depends on an axis."""
+    """Whether a step or student depends on an axis without its references."""
     stage = entry.get("stage")
     if stage in _WHOLE_RUN:
         return False
@@ -199,7 +199,7 @@ def _varies(entry: _Entry, axis: str) -> bool:
 
 
 def _target(key: str, reference: object) -> _Node | None:
-    """Return the step or student that a value of this key refers to; None if the key contains no references."""
+    """Return the step or student that a value of a key refers to; None if the key has no references."""
     if key in _MODEL_KEYS and isinstance(reference, str):
         name = reference.removeprefix(JOINED).removeprefix("step:")
         return ("students" if name == reference else "steps"), name
@@ -207,7 +207,7 @@ def _target(key: str, reference: object) -> _Node | None:
 
 
 def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]], own: _Branch) -> _Entry:
-    """Return a step or a student with references to its own branch, or to several branches if a value is left open."""
+    """Point the references of an entry to all branches that fit its own branch."""
 
     def renamed(key: str, reference: object) -> list[object]:
         target = _target(key, reference)
@@ -224,7 +224,7 @@ def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]],
 
 
 def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _Entry:
-    """Return a step or a student with the values of a branch inserted in braces and in derived settings."""
+    """Insert the values of a branch in place of braces, and as the entry's seed and partition."""
     filled: _Entry = _with_values(entry, values)
     for axis, stages in (("partition", ("dataset", "generate", "evaluate")), ("seed", ("train",))):
         if axis in own and entry.get("stage") in stages:
@@ -233,7 +233,7 @@ def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _En
 
 
 def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
-    """Replace `{NAME}` in a value. A text that is only `{NAME}` becomes the value itself, such as a number."""
+    """Replace `{NAME}` in a value; a text that is only `{NAME}` becomes the value itself, such as a number."""
     if isinstance(value, str):
         for name, own in values.items():
             if value == f"{{{name}}}":
@@ -245,17 +245,15 @@ def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
     return [_with_values(part, values) for part in value] if isinstance(value, list) else value
 
 
-_CHANGE_HINT: Final = (
-    "Write KEY=VALUE, such as budget.max_usd=5 or steps.eval.k=[1,2]; refer to a step by its name or number."
-)
+_CHANGE_HINT: Final = "Write --set KEY=VALUE, such as budget.max_usd=5 or steps.NAME.k=[1,2]."
 
 
 def with_changes(document: object, changes: Sequence[str]) -> object:
-    """Return the document after changes such as `budget.max_usd=5` and `steps.eval.k=[1,2]`, applied in order."""
+    """Apply `--set` changes to a document in order, such as `budget.max_usd=5` and `steps.eval.k=[1,2]`."""
     for change in changes:
         path, equals, value = change.partition("=")
         if not equals or not path or not isinstance(document, dict):
-            raise UserError(f"--set {change!r} is not a change of the form KEY=VALUE.", hint=_CHANGE_HINT)
+            raise UserError(f"--set {change!r} does not have the form KEY=VALUE.", hint=_CHANGE_HINT)
         document = _with(document, path.split("."), yaml_of(value, source=f"The value of --set {path}"), change)
     return document
 
@@ -269,16 +267,15 @@ def _with(document: object, path: Sequence[str], value: object, change: str) -> 
     if isinstance(document, dict):
         return {**document, first: _with(document.get(first), rest, value, change)}
     if not isinstance(document, list):
-        raise UserError(
-            f"--set {change!r} needs a key {first!r} inside {document!r}, which is not a mapping.", hint=_CHANGE_HINT
-        )
+        raise UserError(f"--set {change!r}: {document!r} is not a mapping and has no key {first!r}.", hint=_CHANGE_HINT)
     names = [item.get("name") if isinstance(item, dict) else None for item in document]
     if first in names:
         index = names.index(first)
     elif first.isdecimal() and 1 <= int(first) <= len(document):
         index = int(first) - 1
     else:
-        hint = name_hint(first, [str(name) for name in names if name is not None], otherwise=_CHANGE_HINT)
+        known = [str(name) for name in names if name is not None]
+        hint = name_hint(first, known, otherwise=f"Use a name ({', '.join(known)}) or a number from 1 to {len(names)}.")
         raise UserError(f"--set {change!r}: the list has no entry {first!r}.", hint=hint)
     return [*document[:index], _with(document[index], rest, value, change), *document[index + 1 :]]
 
@@ -288,15 +285,15 @@ DocumentPath = tuple[str | int, ...]
 _MOST_SECTIONS: Final = 3
 """The most sections whose keys a hint lists."""
 _ROUNDS: Final = 20
-"""The number of checks, which exceeds the number of nested sections in a file."""
+"""The most validations, which exceeds the depth of nested sections in a file."""
 _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": []}
-"""Placeholders for missing keys of the experiment itself, so that the rest can be checked."""
+"""Values for missing keys of the experiment, so that the rest can be checked."""
 
 
 def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str]:
-    """Check a document, and return its valid part, every fault in words, and a hint.
+    """Check a document; return its valid part, all faults with their places, and a hint, which may be empty.
 
-    The valid part omits everything that has faults. It is None if no part of the document is valid on its own.
+    The valid part omits everything with faults, and is None if nothing valid is left.
     """
     adapter = TypeAdapter(root)
     faults: dict[str, str] = {}
@@ -310,7 +307,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
         except ValidationError as error:
             found = [(fault, _path_in(rest, fault["loc"])) for fault in error.errors()]
         for fault, path in found:
-            # The fault may exist only because an earlier round removed a part of the document.
+            # Ignore faults that exist only because an earlier round removed a part of the document.
             inside = [own for own in taken if own[: len(path)] == path and own != path]
             is_emptied = bool(inside) and fault["input"] in ({}, [])
             if fault["type"] == "missing":
@@ -320,12 +317,14 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
                 is_new = fault["type"] != "value_error" or not is_named
             if is_new:
                 way, own = section_at(root, fault["loc"])
-                names = keys.setdefault(_title(way), list(own.model_fields))
-                # For a union, pydantic reports a fault for each type, and only the first is kept.
+                names = list(own.model_fields)
+                if fault["type"] in ("extra_forbidden", "missing"):
+                    keys[_title(way)] = names
+                # For a union, pydantic reports a fault for each type; keep the first.
                 faults.setdefault(_location(document, path, fault), fault_words(fault, keys=names))
         smaller = rest
         for fault, path in sorted(found, key=lambda pair: -len(pair[1])):
-            # A list of plain values is removed as a whole.
+            # Remove a list of plain values as a whole.
             is_entry = bool(path) and isinstance(path[-1], int) and not isinstance(_value_at(rest, path), Mapping)
             whole = path[:-1] if is_entry else path
             taken.add(whole)
@@ -337,15 +336,13 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
             break
         rest = smaller
     hints = [f"Keys of {title}: {', '.join(names)}." for title, names in keys.items()]
-    if _title(()) in keys:
-        hints.append("Each step has a name, a stage, and the keys of its stage.")
     if len(keys) > _MOST_SECTIONS:
-        hints = ["The documentation of experiment files describes the keys of every section."]
+        hints = ["`skillmix schema` describes the keys of every section."]
     return section, [f"{at}: {words}" for at, words in faults.items()], " ".join(hints)
 
 
 def _title(way: Sequence[str | int]) -> str:
-    """Return the title of a section for readers, which is its key, or its kind if it is an entry of a list or mapping.
+    """Return the title of a section: its key, or its kind if it is an entry of a list or mapping.
 
     >>> _title(["budget"]), _title(["steps", 0, "evaluate"]), _title(["students", "base"])
     ('budget', 'an evaluate step', 'a student')
@@ -357,7 +354,7 @@ def _title(way: Sequence[str | int]) -> str:
 
 
 def _location(document: object, path: DocumentPath, fault: Fault) -> str:
-    """Return the location in the form of `--set`, with steps by name or number, and other entries by number."""
+    """Return a location in the form of `--set`, with steps by name or number and other entries by number."""
     added = {"missing": fault["loc"][-1:], "union_tag_invalid": ("stage",)}.get(fault["type"], ())
     parts = []
     for part in (*path, *added):
@@ -379,7 +376,7 @@ def _value_at(value: object, path: Iterable[str | int]) -> object:
 
 
 def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
-    """Return the path of a fault in the document, without the names that pydantic adds for members of a union."""
+    """Return the path of a fault in the document, without the names of union members that pydantic adds."""
     path: list[str | int] = []
     for part in location:
         if (isinstance(document, Mapping) and part in document) or (isinstance(document, list) and type(part) is int):
@@ -389,7 +386,7 @@ def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
 
 
 def _without(document: object, path: DocumentPath) -> object:
-    """Remove the value at a path. A step is replaced by an empty step, so that the other steps keep their numbers."""
+    """Remove the value at a path; an empty step replaces a step, so that the others keep their numbers."""
     first, *rest = path
     if isinstance(document, Mapping):
         if rest and first in document:

@@ -1,6 +1,6 @@
-"""Convert an experiment file and command-line changes to frozen settings.
+"""Experiments: the settings of an experiment file, and its checks, which report all faults in one error.
 
-All faults of a file are reported in one error. The kinds of step are in steps.py.
+The kinds of step are in steps.py.
 """
 
 import re
@@ -56,45 +56,45 @@ _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYP
 
 KeyName = Annotated[
     str,
-    accepted_if(  # the value may be a secret key that was pasted by mistake, so no message repeats it
+    accepted_if(  # no message repeats the value, which may be a key pasted by mistake
         lambda key: _KEY_NAME.fullmatch(key) and not _NOT_A_MODELS_KEY.search(key),
-        "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: "
-        "uppercase letters ending in _KEY",
+        "this must be the name of an environment variable that holds the model's key: uppercase letters that end in "
+        "_KEY, such as VLLM_KEY",
     ),
 ]
 
 
 class AskedModel(Section):
-    """How to reach a model, and the parts that every request has besides the prompts."""
+    """How to reach a model, and the parts of every request besides the prompts."""
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ("proxy", "system", "extra", "batch", "joined")
 
     key: KeyName | None = None
-    """Name of the environment variable that contains the key, which is not needed at a provider's own URL."""
+    """Environment variable that holds the key; not needed for a provider's own URL."""
     insecure: bool = False
-    """Whether the key may be sent over plain HTTP to another machine."""
+    """Allow sending the key over plain HTTP to another machine."""
     proxy: bool = False
-    """Whether calls use the proxy of the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`)."""
+    """Use the proxy from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`)."""
     system: Annotated[str, refused_if(lambda system: filter(None, [system_fault(system)]))] | None = None
-    """System prompt before the first prompt of every conversation."""
+    """System prompt of every conversation."""
     extra: Annotated[
         dict[str, JsonValue],
         refused_if(extra_faults),
         AfterValidator(lambda extra: {**extra, SEED: False} if SEED in extra else extra),
     ] = {}
-    """Additional fields of the request body, such as `reasoning_effort`. With `seed: off`, calls have no seed."""
+    """Additional fields of the request body, such as `reasoning_effort`. `seed: off` sends no seed."""
     batch: bool | str = False
-    """Whether calls are sent in the provider's batches, at half the price. A name such as `azure` chooses the API."""
+    """Send calls in the provider's batches, at half the price. A name such as `azure` selects the batch API."""
     model: str
 
     @property
     def asked(self) -> str | None:
-        """The model to call; None if the grader uses only code."""
+        """The model to call; None for a grader that is code alone."""
         return asked_model(self.model)
 
     @property
     def access(self) -> Access:
-        """The key that is sent to the model, and how to reach the model."""
+        """How to reach the model, and the key to send."""
         return Access(self.key, self.insecure, self.proxy)
 
     @property
@@ -104,14 +104,14 @@ class AskedModel(Section):
 
     @property
     def extra_json(self) -> str | None:
-        """The additional fields of the request body as JSON; None if there are none."""
+        """The additional request fields as JSON; None if there are none."""
         return extra_json(without_seed(self.extra))
 
     @property
     def additions(self) -> str:
-        """The system prompt and the additional fields in words; empty if there are none.
+        """The system prompt and the additional request fields in words; empty if there are none.
 
-        Models for which these words differ are different models, even if their model strings are equal.
+        Models with different additions count as different models, even if their model strings are equal.
         """
         return additions(self.system, self.extra)
 
@@ -120,16 +120,16 @@ class AskedModel(Section):
             check_spec(self.model)
         asked = self.asked
         if self.access != Access() and not (asked and provider_of(asked).is_served):
-            raise ValueError("key, insecure and proxy apply only to models that are called over the network")
+            raise ValueError("key, insecure and proxy need a model that is called over the network; remove them")
         if asked is None:
             if self.batch:
-                raise ValueError("rules: alone is code, which has no batches; remove batch")
+                raise ValueError("rules: is code and has no batches; remove batch")
             if self.system is not None or self.extra:
-                raise ValueError("rules: alone is code, which reads no system prompt and no extra fields")
+                raise ValueError("rules: is code and has no system prompt or extra fields; remove system and extra")
             return
         faults = [batch_fault(parse_spec(asked), self.batch)]
         if self.system is not None and shape_of(asked) is not None:
-            faults.append(f"system: {asked} has no system role")
+            faults.append(f"system: {asked} has no system role; remove system")
         if provider_of(asked).is_engine:
             faults += [f"extra: {fault}" for fault in template_option_faults(self.extra)]
         if any(faults):
@@ -142,41 +142,40 @@ class StudentSettings(AskedModel):
     model: str
     """Model string, such as `openai:gpt-4o`."""
     prompts: str | None = None
-    """Prompt set. The default is the prompt set of the experiment."""
+    """Prompt set (default: that of the experiment)."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 512
-    """Maximum number of tokens in a reply."""
+    """Maximum tokens per reply."""
     top_p: TopP = None
     concurrency: Positive | None = None
-    """Simultaneous calls. The default is 64 for an endpoint, and as many as fit into memory for a local model."""
+    """Simultaneous calls (default: 64 for an endpoint; for a local model, as many as fit into memory)."""
     timeout: Seconds = 600
     tuned_from: Name | None = None
-    """The student from which this student was fine-tuned, if the model has no `skillmix.json` of its own."""
+    """The student that this student was fine-tuned from, if the model has no `skillmix.json`."""
     trained_on: Annotated[
         list[str],
         BeforeValidator(
             lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
         ),
     ] = []
-    """Folders of the data sets on which the student was fine-tuned, or the `skillmix.json` files in these folders."""
+    """Folders of the data sets that the student was fine-tuned on, or the `skillmix.json` files in them."""
     lineage: str | None = None
-    """Folder that contains the `skillmix.json` of the student's model, or the path of this file."""
+    """Folder with the `skillmix.json` of the student's model, or the path of this file."""
     joined: bool = False
-    """Whether the model generates one text for each skill, and code joins these texts into one."""
+    """Let the model write one text per skill, and join these texts by code."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudentSettings":
         if self.lineage is not None and (self.tuned_from is not None or self.trained_on):
             raise ValueError(
-                "lineage names the model's own file, which records its base and its data: give either "
-                "lineage, or tuned_from and trained_on"
+                "lineage already records the base and the data: remove lineage, or tuned_from and trained_on"
             )
         if self.tuned_from is not None and not self.trained_on:
-            raise ValueError("tuned_from needs trained_on: the data sets on which the student was tuned")
+            raise ValueError("tuned_from needs trained_on: list the data sets that the student was tuned on")
         if uses_code(self.model):
-            raise ValueError("rules: is a grader and writes no texts")
+            raise ValueError("rules: is a grader and writes no texts; give a model")
         if self.joined and self.batch:
-            raise ValueError("joined: its calls cannot be batched; remove batch")
+            raise ValueError("joined students have no batches; remove batch")
         self._check_asked()
         return self
 
@@ -195,24 +194,21 @@ class GraderSettings(AskedModel):
     """A grader: a model, code (`rules:`), or both."""
 
     model: str
-    """Model string. Use `rules:` for code alone, or `rules:MODEL` for code and a model for skills without a checker."""
+    """Model string: `rules:` for code alone, `rules:MODEL` for code and a model for skills without a checker."""
     rounds: Positive | None = None
-    """Independent gradings of a text. The number must be odd, so that a majority exists.
-
-    The default is 3, or 1 for `rules:`.
-    """
+    """Independent gradings per text, an odd number (default: 3, or 1 for `rules:`)."""
     prompts: str = DEFAULT_VARIANT
-    """The grader's prompt: NAME stands for the file grade-NAME.txt in the prompt set."""
+    """Grader prompt: NAME stands for grade-NAME.txt of the prompt set."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 1024
-    """Maximum number of tokens in a reply."""
+    """Maximum tokens per reply."""
     top_p: TopP = None
     concurrency: Positive | None = None
-    """The same as for students."""
+    """Simultaneous calls (default: as for students)."""
     timeout: Seconds = 600
     joined: ClassVar[bool] = False
     attempts: Positive = 3
-    """Maximum number of calls for one grading if replies cannot be parsed."""
+    """Maximum calls per grading if replies cannot be parsed."""
 
     @model_validator(mode="after")
     def _odd_and_varied_votes(self) -> "GraderSettings":
@@ -220,9 +216,9 @@ class GraderSettings(AskedModel):
         if self.votes % 2 == 0:
             raise ValueError(f"rounds must be odd, not {self.votes}")
         if self.votes > 1 and self.asked is None:
-            raise ValueError("rules: votes once")
+            raise ValueError("rules: always gives the same grade; set rounds: 1")
         if self.votes > 1 and self.temperature == 0:
-            raise ValueError("several rounds at temperature 0 give the same grade; raise temperature or set rounds: 1")
+            raise ValueError("rounds at temperature 0 all give the same grade; raise temperature or set rounds: 1")
         return self
 
     @property
@@ -237,12 +233,12 @@ class GraderSettings(AskedModel):
 
 
 class BudgetSettings(Section):
-    """Limits on the cost and the number of calls of a run, which apply to all its invocations together."""
+    """Limits on the cost and the calls of a run over all its invocations."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
-    """Maximum cost in US dollars. The price of every model must then be known."""
+    """Maximum cost in US dollars, which requires a known price for every model."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
-    """Maximum number of calls."""
+    """Maximum calls."""
 
 
 OfNode = Annotated[
@@ -250,7 +246,7 @@ OfNode = Annotated[
     Field(gt=0, le=_MOST_OF_A_NODE),
     accepted_if(
         lambda amount: amount <= 1 or amount == int(amount),
-        "above 1 this must be an integer, because Ray can split only a single GPU",
+        "a number above 1 must be an integer, because Ray can split only a single GPU",
     ),
 ]
 
@@ -259,26 +255,23 @@ class WorkerSettings(Section):
     """Settings of workers on a cluster."""
 
     gpus: OfNode | None = None
-    """GPUs per worker. With a fraction such as 0.5, workers share a GPU.
-
-    With None, the models of a step determine the number.
-    """
+    """GPUs per worker (default: as many as the models of a step need). With 0.5, two workers share a GPU."""
     cpus: OfNode | None = None
-    """CPUs per worker. Each node runs as many workers as fit. With None, each node runs one worker."""
+    """CPUs per worker. Each node runs as many workers as fit (default: one worker per node)."""
     leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
-    """Ignored; still accepted because older files contain this key."""
+    """Ignored; accepted because older files have this key."""
     writers: Annotated[int, Field(ge=1)] = 1
-    """Ignored; still accepted because older files contain this key."""
+    """Ignored; accepted because older files have this key."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]
 
 
 class AnswerSettings(Section):
-    """How the answer is extracted from a student's reply."""
+    """How a student's answer is extracted from its reply."""
 
     missing_marker: Literal["whole", "zero"] = "whole"
-    """Whether the whole of a reply without 'Answer:' is the answer, or the reply earns no points (`zero`)."""
+    """A reply without 'Answer:' is graded as a whole (`whole`), or earns no points (`zero`)."""
 
 
 class Experiment(Section):
@@ -289,19 +282,19 @@ class Experiment(Section):
     name: Name
     """Name of the run's folder in `runs/`."""
     seed: int = 0
-    """Seed of the draws and of every call."""
+    """Seed of the draws and the calls."""
     catalog: str = "paper"
     """A shipped catalog or a folder."""
     partition: str | None = None
-    """Split of the catalog into train and held-out skills. The default is the catalog's own."""
+    """Split of the catalog into train and held-out skills (default: the catalog's own)."""
     prompts: str = "standard"
     """A shipped prompt set or a folder."""
     exclude: SkillNames = []
     """Skills and exclude lists (`file:PATH`) that are never drawn."""
     format: FormatName | None = None
-    """Output format of all texts. The point for length then also requires this format."""
+    """Output format of all texts, which the point for length then requires."""
     rules: Literal["default", "paper"] = "default"
-    """Scoring rules, which are either the rules of skillmix (`default`) or the rules of the paper."""
+    """Scoring rules: those of skillmix (`default`) or those of the paper (`paper`)."""
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
     """Models that generate texts, by name."""
@@ -310,20 +303,19 @@ class Experiment(Section):
     budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
     dataset: DataFilters = DataFilters()
-    """Filters of all dataset steps. A step may override them."""
-    # A stored experiment and its hash omit these settings, because the place where calls are made does not affect
-    # results.
+    """Filters of all dataset steps; a step may override them."""
+    # Excluded from stored experiments and their hashes, because the place of a call does not affect its result.
     workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
     track: list[TrackerName] = []
-    """Trackers that show training curves and scores. No step depends on a tracker."""
+    """Trackers that receive training curves and scores."""
     seeds: Annotated[Seeds, Field(exclude=True)] = []
-    """Training seeds: train steps, and steps that use their models, are repeated for each seed."""
+    """Training seeds: repeats train steps, and the steps that use their models, for each seed."""
     partitions: Annotated[Partitions, Field(exclude=True)] = []
-    """Partitions that replace `partition`: steps that depend on the partition are repeated for each of them."""
+    """Partitions instead of `partition`: repeats the steps that depend on the partition for each of them."""
     matrix: Annotated[Matrix, Field(exclude=True)] = {}
-    """Values by name: steps and students with `{NAME}` in a setting are repeated for each value."""
+    """Values by name: repeats steps and students with `{NAME}` in a setting for each value."""
     variants: dict[Name, Variant] = {}
-    """In a stored experiment, the values for which each step or student with a suffix in its name was repeated."""
+    """In a stored experiment, the values behind the suffix of each repeated step or student."""
     steps: list[AnyStep]
     """The steps of the run, in order."""
 
@@ -334,68 +326,49 @@ class Experiment(Section):
 
     @property
     def other_catalogs(self) -> tuple[str, ...]:
-        """The catalogs that steps draw from, besides the catalog of the experiment."""
+        """The catalogs of single steps, besides the catalog of the experiment."""
         return tuple(dict.fromkeys(s.catalog for s in self.steps if isinstance(s, DrawingStep) and s.catalog))
 
     @property
     def reserved(self) -> float:
-        """The share of the skill sets that every data set of the experiment excludes."""
+        """The share of skill sets that all data sets of the experiment exclude."""
         own = [step.leakage.reserved for step in self.steps if isinstance(step, DatasetStep) and step.leakage]
         return min([self.leakage.reserved, *own])
 
 
 def load_experiment(path: Path, *, changes: Sequence[str] = (), checks_outside: bool = True) -> Experiment:
-    """Read and check an experiment file, or a shipped experiment by name, after changes of the form `a.b=c`."""
+    """Read and check an experiment file, or a shipped experiment by name, after `--set` changes such as `a.b=c`."""
     document = with_changes(read_yaml(experiment_file(path)), changes)
     return experiment_of(document, source=str(path), checks_outside=checks_outside)
 
 
 def experiment_of(document: object, *, source: str, checks_outside: bool = False) -> Experiment:
-    """Check an experiment. One error reports every fault and its location.
+    """Check an experiment, and report all faults with their places in one error.
 
-    `checks_outside` also checks that catalogs, skills and prompts exist, which a stored experiment does not require.
+    `checks_outside` also checks catalogs, draws and prompt sets, which may have changed since an experiment was stored.
     """
     expansion = expanded(document)
-    for one in (
-        expansion.first,
-        expansion.whole,
-    ):  # the first variant uses the names in the file, so that faults can be located
+    for one in (expansion.first, expansion.whole):  # the first has the names of the file, so that faults can be located
         experiment, form_faults, hint = checked(one, Experiment)
         faults = [*expansion.faults, *form_faults]
         if experiment is not None:
             faults += _reference_faults(experiment, one)
-            faults += _outside_faults(experiment) if checks_outside else []
-            faults += _impossible_draws(experiment) if checks_outside and faults else []
+            faults += _outside_faults(experiment, has_others=bool(faults)) if checks_outside else []
         if faults:
-            own_names = "Define students and graders in this file, and refer to earlier steps only."
-            raise faults_error(source, faults, hint=hint or own_names)
+            raise faults_error(source, faults, hint=hint or "Correct the file; `skillmix schema` describes every key.")
         if expansion.whole is expansion.first:
             break
-    assert experiment is not None  # if there are no faults, the whole document is valid
+    assert experiment is not None  # a document without faults is valid
     return experiment
 
 
-def _impossible_draws(experiment: Experiment) -> Iterator[str]:
-    """Find impossible draws in a file that has other faults. If there are none, the plan finds impossible draws."""
-    for step in experiment.steps:
-        if not isinstance(step, DrawingStep):
-            continue
-        with suppress(UserError):  # unknown names are reported as faults elsewhere
-            catalog = load_catalog(step.catalog or experiment.catalog)
-            partition = catalog.partition(step.partition or (None if step.catalog else experiment.partition)).name
-            shared = () if step.catalog else tuple(experiment.exclude)
-            cells = [cell for cell in step.undrawn_cells(experiment.steps) if cell.purpose == "evaluation" and cell.k]
-            for cell in {(cell.setting, cell.k): cell for cell in cells}.values():
-                side = catalog.pool(cell.setting, partition=partition, exclude=(*shared, *cell.exclude))
-                try:
-                    check_size(Draw(side, cell.setting, cell.k, experiment.seed), cell.count or 0)
-                except UserError as error:
-                    yield f"steps.{step.name}: {error.faults[0]}"
+def _outside_faults(experiment: Experiment, *, has_others: bool) -> list[str]:
+    """Find unknown catalogs, partitions, groups, skills and prompt sets, and if there are faults, impossible draws.
 
-
-def _outside_faults(experiment: Experiment) -> list[str]:
-    """Find every name of a catalog, partition, group, skill or prompt set that does not exist."""
+    In a file without other faults, the plan finds impossible draws, together with what is missing on this machine.
+    """
     faults: list[str] = []
+    draws: list[tuple[str, Draw, int]] = []
 
     def used(at: str, use: Callable[[], _T]) -> _T | None:
         try:
@@ -403,14 +376,14 @@ def _outside_faults(experiment: Experiment) -> list[str]:
         except UserError as error:
             faults.append(f"{at}: {error.message} {error.hint or ''}".rstrip())
         except (OSError, ValueError) as error:  # the name is too long for a path, or contains a null character
-            faults.append(f"{at}: the name cannot be a folder: {getattr(error, 'strerror', None) or error}")
+            faults.append(f"{at}: this cannot be a folder: {getattr(error, 'strerror', None) or error}")
         return None
 
     shared = used("catalog", partial(load_catalog, experiment.catalog))
     shared_split = used("partition", partial(shared.partition, experiment.partition)) if shared else None
     drawing = {f"steps.{step.name}.": step for step in experiment.steps if isinstance(step, DrawingStep)}
     for at, place in {"": experiment, **drawing}.items():
-        catalog, split = shared, shared_split
+        before, catalog, split = len(faults), shared, shared_split
         if at and place.catalog:
             catalog = used(f"{at}catalog", partial(load_catalog, place.catalog))
         if at and (place.catalog or place.partition):
@@ -427,18 +400,28 @@ def _outside_faults(experiment: Experiment) -> list[str]:
         if split and pool is not None and pool not in split.groups:
             known = ", ".join(split.groups) or "no further groups"
             faults.append(with_nearest(f"{at}pool: {split.name} has {known}, but not {pool!r}", pool, split.groups))
+        if catalog and split and isinstance(place, DrawingStep) and len(faults) == before:
+            excluded = () if place.catalog else experiment.exclude
+            cells = [cell for cell in place.undrawn_cells(experiment.steps) if cell.purpose == "evaluation" and cell.k]
+            for cell in {(cell.setting, cell.k): cell for cell in cells}.values():
+                with suppress(UserError):  # the exclude list of the experiment has a fault
+                    side = catalog.pool(cell.setting, partition=split.name, exclude=(*excluded, *cell.exclude))
+                    draw = Draw(side, cell.setting, cell.k, experiment.seed)
+                    draws.append((f"steps.{place.name}", draw, cell.count or 0))
     if experiment.other_catalogs and not faults:
         used("catalog", partial(load_catalog, experiment.catalog, *experiment.other_catalogs))
     prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
     for at, name in {"prompts": experiment.prompts, **prompts}.items():
         used(at, partial(load_prompts, name))
+    for at, draw, count in draws if faults or has_others else ():
+        used(at, partial(check_size, draw, count))
     return faults
 
 
 def _reference_faults(experiment: Experiment, document: object) -> Iterator[str]:
-    """Find step names that cannot be used, and references to students, graders and steps that do not exist.
+    """Find invalid step names, and references to unknown students, graders and steps.
 
-    A name in the document counts as known even if its section was left out because of faults.
+    Names in the document count as known even if their sections were left out because of faults.
     """
     sections = document if isinstance(document, dict) else {}
     students, graders = (
@@ -455,7 +438,7 @@ def _reference_faults(experiment: Experiment, document: object) -> Iterator[str]
 
     def step_faults(name: str, stages: Sequence[str]) -> list[str]:
         is_known = earlier[name].stage in stages if name in earlier else name in left_out
-        fault = f"no earlier {' or '.join(stages)} step is called {name!r}"
+        fault = f"there is no earlier {' or '.join(stages)} step {name!r}"
         return [] if is_known else [with_nearest(fault, name, earlier)]
 
     for name, settings in experiment.students.items():
@@ -464,36 +447,34 @@ def _reference_faults(experiment: Experiment, document: object) -> Iterator[str]
             chain.append(base)
             base = experiment.students[base].tuned_from
         if base is not None and base in chain:
-            yield f"students.{name}.tuned_from: the chain leads back to {base!r}: {' from '.join([*chain, base])}"
+            yield f"students.{name}.tuned_from: {base!r} is tuned from itself: {' from '.join([*chain, base])}"
         elif base is not None and len(chain) == 1:
             yield f"students.{name}.tuned_from: {unknown('student', base, experiment.students)}"
     has_code = any(settings.asked is None for settings in experiment.graders.values())
     truths = [*sorted(graders), *([CODE] if has_code else [])]
     models = {name: settings.model for name, settings in experiment.students.items()}
     for step in experiment.steps:
-        own = ["the name is already used by an earlier step"] if step.name in earlier else []
-        own += ["a run stores its calls in a folder with this name"] if step.name == "journal" else []
-        own += (
-            ["the trackers write into a folder with this name"] if experiment.track and step.name == "tracking" else []
-        )
+        own = ["an earlier step has the same name; rename one"] if step.name in earlier else []
+        if step.name == "journal" or (step.name == "tracking" and experiment.track):
+            own.append("the name is reserved for a folder of the run; rename the step")
         for reference in step.model_references:
             is_joined = reference.startswith(JOINED)
             if is_joined or reference.startswith("step:"):
                 name = reference.removeprefix(JOINED).removeprefix("step:")
                 own += step_faults(name, ["train"])
                 if name in experiment.students:
-                    own.append(f"{reference} and the student {name!r} would have the same name")
+                    own.append(f"{reference} would have the same name as the student {name!r}; rename one")
             elif reference not in students:
                 own.append(unknown("student", reference, [*students, *(f"step:{n}" for n in earlier)]))
             if is_joined and student_name(reference) in students | steps:
-                own.append(f"{reference} has the same name as another student or step: {student_name(reference)}")
+                own.append(f"{reference} would be called {student_name(reference)}, like another student or step")
             joins = is_joined or (reference in experiment.students and experiment.students[reference].joined)
             if joins and not isinstance(step, GenerateStep | EvaluateStep):
-                own.append(f"{reference} is a reference line for scores: only generate and evaluate steps may use it")
+                own.append(f"{reference} has joined texts, which only generate and evaluate steps can use")
         if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.reserved:
-            own.append("sets: reserved needs leakage.reserved above 0, also in every dataset step")
+            own.append("sets: reserved needs leakage.reserved above 0 in the experiment and in every dataset step")
         if isinstance(step, GradeStep):
-            own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
+            own += [f"the steps in `of` have no texts with {value}" for value in step.unmatched(list(earlier.values()))]
         own += [*untrained_faults(step, models), *people_faults(step, experiment.steps, models, truths)]
         own += [unknown("grader", name, graders) for name in step.grader_names if name not in graders]
         for name, stages in step.inputs:

@@ -1,4 +1,4 @@
-"""The cells of an experiment's score table, with the combinations that are drawn for each cell."""
+"""The cells of an experiment's score table and the combinations drawn for them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +26,13 @@ from skillmix.experiment.steps import DatasetStep
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell(UndrawnCell):
-    """A cell with the combinations that are drawn for it."""
+    """A cell with the combinations drawn for it."""
 
     step: str
-    """The step that grades the texts, or that generates the texts if there are no graders."""
+    """The step that grades the texts, or else generates them."""
     combinations: Sequence[Combination]
     first: int = 0
-    """Number of the first sample, which is above 0 when a data set uses its combinations again."""
+    """Number of the first sample, which is above 0 if a data set reuses its combinations."""
 
     @property
     def numbers(self) -> range:
@@ -42,7 +42,7 @@ class PlannedCell(UndrawnCell):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The catalog and partition that a step draws from."""
+    """The catalog, partition and seed of a step's draws."""
 
     catalog: Catalog
     partition: Partition
@@ -56,7 +56,7 @@ class Place:
     def training_draw(self, setting: Setting, k: int, exclude: Iterable[str] = ()) -> Draw:
         """Make a draw for training data, which avoids the evaluation draws of all groups.
 
-        Texts for an additional group are about the train topics.
+        Further groups of the partition get the train topics.
         """
         side = self.pool(setting, exclude)
         if setting in self.partition.groups:
@@ -75,7 +75,7 @@ class Place:
 
 
 def place_of(drawing: DrawingStep | UndrawnCell | LabelParts, experiment: Experiment, catalog: Catalog) -> Place:
-    """Return the catalog and partition of a step or a cell, which are its own or else those of the experiment."""
+    """Return the place of a step's or cell's draws, by default that of the experiment."""
     own = catalog.member(drawing.catalog)
     is_elsewhere = drawing.catalog is not None
     partition = drawing.partition or (None if is_elsewhere else experiment.partition)
@@ -84,12 +84,12 @@ def place_of(drawing: DrawingStep | UndrawnCell | LabelParts, experiment: Experi
 
 
 Around = Mapping[str, frozenset[str]]
-"""For each step, the ids of combinations that its draws skip because one of the step's students was trained on them."""
+"""By step, the ids of combinations that its draws skip because a student of the step was trained on them."""
 _NOTHING: Final[Around] = MappingProxyType({})
 
 
 def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING) -> list[PlannedCell]:
-    """Return the cells of all steps, in the order of the steps. One error lists all impossible draws."""
+    """Return the cells of all steps in order; one error reports all impossible draws."""
     cells: list[PlannedCell] = []
     errors: list[UserError] = []
     for step in experiment.steps:
@@ -97,15 +97,15 @@ def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
             try:
                 cells.append(_drawn_cell(step, cell, experiment, catalog, around))
             except UserError as error:
-                errors.append(error)
-    refuse(experiment.name, errors, hint="Request fewer; `combinations: all` takes every combination.")
+                errors.append(UserError(f"steps.{step.name}: {error.message}", hint=error.hint))
+    refuse(experiment.name, errors, hint="Request fewer, or set `combinations: all` to use every combination.")
     return cells
 
 
 def step_cells(
     step: Step, experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
 ) -> Iterator[PlannedCell]:
-    """Return the cells of one step. The students of a step share its draws."""
+    """Return the cells of one step, whose students share the draws."""
     for cell in step.undrawn_cells(experiment.steps):
         yield _drawn_cell(step, cell, experiment, catalog, around)
 
@@ -126,7 +126,7 @@ def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: 
 
 @lru_cache(maxsize=2048)
 def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
-    """Make a draw. It is cached because the checks, calls and scores of a run use the same draw."""
+    """Make a draw; cached, because the checks, calls and scores of a run use the same draws."""
     if count is None:
         return tuple(draw_all(draw, reserved))
     if reserved is not None:
@@ -139,7 +139,7 @@ RowKey = tuple[str, str, str, int]
 
 
 def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[RowKey]:
-    """Return the cells that the given steps grade."""
+    """Return the rows of the score table that the given steps fill."""
     return frozenset(
         (cell.student, grader, cell.label, cell.k)
         for step in steps
@@ -149,11 +149,11 @@ def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[Row
 
 
 PlannedDraw = tuple[float, bool, Purpose]
-"""The number of combinations (infinity for all), whether combinations form a ladder, and the draw's purpose."""
+"""The number of combinations (infinity for all), whether they form a ladder, and the draw's purpose."""
 
 
 def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
-    """Return the rows of an experiment's score table, each with its planned draws."""
+    """Return the planned draws of each row of an experiment's score table."""
     rows: dict[RowKey, set[PlannedDraw]] = {}
     for step in experiment.steps:
         for cell in step.undrawn_cells(experiment.steps):
@@ -164,13 +164,13 @@ def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
 
 
 def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
-    """Return the writers of data sets, each with its graders. A writer's texts do not appear in the score table."""
+    """Return the writers of data sets with their graders. Their texts are not in the score table."""
     steps = [step for step in experiment.steps if step.stage == "dataset"]
     return {(student, grader) for step in steps for student in step.student_names for grader in step.grader_names}
 
 
 def covers(experiment: Experiment, other: Experiment) -> bool:
-    """Whether an experiment plans every combination in every row of another experiment, and includes its writers."""
+    """Whether an experiment plans all combinations and writers of another experiment."""
     rows = planned_rows(experiment)
     has_rows = all(
         any(count >= wanted and kind == wanted_kind for count, *kind in rows.get(key, ()))
@@ -181,7 +181,7 @@ def covers(experiment: Experiment, other: Experiment) -> bool:
 
 
 def uncovered(former: Iterable[Experiment], following: Experiment) -> list[Experiment]:
-    """List former experiments of a run that the next experiment does not cover, without repetitions."""
+    """List the former experiments of a run that the next experiment does not cover, without repetitions."""
     kept: list[Experiment] = []
     for experiment in former:
         larger = [e for e in kept if covers(e, experiment)]
@@ -199,7 +199,7 @@ Settings = StudentSettings | GraderSettings
 
 
 def settings_by_model(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> dict[str, Settings]:
-    """Return settings by the names in tasks (`student:NAME`, `grader:NAME`), without graders that use only code."""
+    """Return model settings by their names in tasks, `student:NAME` and `grader:NAME`, without code graders."""
     return {f"student:{name}": experiment.students[name] for name in students} | {
         f"grader:{name}": experiment.graders[name] for name in graders if experiment.graders[name].asked
     }

@@ -1,6 +1,6 @@
-"""Settings of data sets: recipes (the choice of texts by k, size and shares), filters, and rules against leakage.
+"""Settings of data sets: recipes, which choose texts by k, size and shares, filters, and rules against leakage.
 
-Draws are nested, so a larger set contains the texts of a smaller set.
+Draws are nested, so a larger set contains the smaller one.
 """
 
 import re
@@ -16,56 +16,55 @@ from skillmix.experiment.step_base import Section, Share
 from skillmix.hashing import digest
 
 ShownMode = Literal["refuse", "drop", "count"]
-"""The treatment of a text that shows a reserved pair or two held-out skills: an error, exclusion, or only a count."""
+"""What happens to a text that shows a reserved pair or two held-out skills: an error, exclusion or a count."""
 
 
 RequestChoice = Literal["all", "one"]
-"""The skills that a data set's requests list: all skills, or one per text, with "any skill" instead of the others."""
+"""The skills that requests name: all, or one per text and "any skill" in place of the others."""
 
 
 class LeakageSettings(Section):
     """Content that a data set must not contain, besides held-out topics and skills."""
 
     evaluations: list[str] = []
-    """Files with combinations that other evaluations use: `combinations --json`, JSON Lines, or experiment files."""
+    """Files with combinations of other evaluations: `combinations --json`, JSON Lines, or experiment files."""
     names: Literal["list", "strict"] = "list"
-    """Whether the name of a held-out skill in a text is only reported or is an error."""
+    """Report texts that name a held-out skill (`list`), or fail (`strict`)."""
     reserved: Share = 0.2
     """Share of the skill sets with k >= 2 that every data set excludes, for all topics."""
     shown: ShownMode = "drop"
-    """Treatment of texts that show a reserved pair or two held-out skills, requested or not, if checkers can tell."""
+    """Exclude texts in which checkers find a reserved pair or two held-out skills (`drop`), count them, or fail."""
 
 
 class DataFilters(Section):
-    """The texts with full marks that a data set excludes, and the share that it reserves for validation."""
+    """The texts with full marks that a data set excludes, and the share for validation."""
 
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
-    """Share of common 3-grams above which a text counts as a copy of an earlier text. With null, copies are kept."""
+    """Share of common 3-grams above which a text is a copy of an earlier one and is excluded; null keeps copies."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
-    """Whether a text with the same words as an earlier text is excluded."""
+    """Exclude or keep a text with the same words as an earlier one."""
     example_copies: Literal["drop", "keep"] = "drop"
-    """Whether a text that repeats an example from its prompt is excluded."""
+    """Exclude or keep a text that repeats an example of its prompt."""
     validation: Share = 0.05
     """Share of the combinations whose texts form the validation set."""
 
     @model_validator(mode="after")
     def _exact_copies_are_near(self) -> "DataFilters":
         if self.exact_duplicates == "keep" and self.near_duplicates is not None:
-            raise ValueError("exact_duplicates: keep needs near_duplicates: null, because an exact copy is a near copy")
+            raise ValueError("exact_duplicates: keep needs near_duplicates: null, because exact copies are near copies")
         return self
 
 
 def with_own_settings(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document of an experiment in which steps contain only the settings that are their own.
+    """Complete the dataset steps of a document with the experiment's filters and leakage rules.
 
-    A dataset step copies the filters and leakage rules of the experiment, so that a stored experiment is complete. A
-    catalog or partition that equals the experiment's is omitted from a step.
+    A step's catalog or partition is omitted if it equals that of the experiment.
     """
     section, leakage, steps = document.get("dataset"), document.get("leakage"), document.get("steps")
     try:
         DataFilters.model_validate(section)
     except ValidationError:
-        section = None  # its faults are reported elsewhere
+        section = None  # the check of the experiment reports its faults
     stated = section.items() if isinstance(section, dict) else ()
     filters = {key: value for key, value in stated if key in DataFilters.model_fields}
     place = {"catalog": document.get("catalog", "paper"), "partition": document.get("partition")}
@@ -88,26 +87,26 @@ SkillPool = Literal["train", "all"]
 _NAMED: Final = re.compile(r"D\((?P<ks>[1-9]\d*(?:,[1-9]\d*)*)\)")
 ABLATION: Final = "ablation"
 ABLATION_SIZE: Final = 8000
-"""The ablation in section 5 of arXiv 2409.19808: a draw from D(1,2,3) with fewer texts of k = 2 and 3 than D(2)."""
+"""Texts in the ablation of arXiv 2409.19808, section 5: from D(1,2,3), with fewer of k = 2 and 3 than in D(2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataRecipe:
-    """The rules by which a data set chooses its texts, and the number of texts."""
+    """How a data set chooses its texts."""
 
     name: str
     ks: tuple[int, ...]
     """Empty for texts of any k."""
     skills: SkillPool
-    """Skills of the texts with k = 1. Texts with a larger k always have train skills."""
+    """Skills of texts with k = 1; texts with a larger k always have train skills."""
     size: int | None = None
     shares: Mapping[int, float] = field(default_factory=dict)
     is_named: bool = False
-    """Whether texts that would leak are skipped, as in a named recipe; otherwise a leak is an error."""
+    """Whether texts that leak are skipped, as in the paper's recipes, instead of being an error."""
 
     @property
     def is_ablation(self) -> bool:
-        """Whether the recipe is the paper's ablation, which limits the number of texts with k = 2 and k = 3."""
+        """Whether the recipe is the paper's ablation, which limits the texts with k = 2 and 3."""
         return self.name == ABLATION
 
 
@@ -124,9 +123,7 @@ def recipe_named(name: str, *, size: int | None = None, skills: SkillPool | None
     match = _NAMED.fullmatch(compact)
     ks = [int(k) for k in match["ks"].split(",")] if match else []
     if not ks or len(set(ks)) != len(ks):
-        raise UserError(
-            f"There is no recipe {name!r}.", hint="Recipes are ablation, D(1), D(2), D(1,2), D(1,2,3) and so on."
-        )
+        raise UserError(f"There is no recipe {name!r}.", hint="Use ablation, D(1), D(2), D(1,2), D(1,2,3), ….")
     return DataRecipe(f"D({','.join(map(str, sorted(ks)))})", tuple(sorted(ks)), pool, size, is_named=True)
 
 
@@ -137,16 +134,16 @@ def plain_recipe(
     skills: SkillPool | None = None,
     shares: Mapping[int, float] | None = None,
 ) -> DataRecipe:
-    """Make a recipe for all texts with these k, or for the number of texts that `size` and `shares` determine."""
+    """Make a recipe for all texts with these k, or for `size` of them in the proportions of `shares`."""
     name = f"k = {', '.join(map(str, ks))}" if ks else "everything"
     return DataRecipe(name, tuple(ks), skills or "train", size, dict(shares or {}))
 
 
 def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[int]:
-    """Draw from texts (identity and k) by a recipe, and return the indices of the drawn texts in ascending order.
+    """Draw from texts, given as identity and k, and return the indices of the drawn texts in ascending order.
 
-    Texts are chosen in the order of a hash of their identity. The choice of a text therefore does not depend on other
-    texts, and the set of 1,000 texts is part of the set of 2,000. Too few texts are an error, never a smaller set.
+    Texts are ranked by a hash of their identity, so that a set of 2,000 contains the set of 1,000. Too few texts are an
+    error.
     """
     candidates = ((index, identity, k) for index, (identity, k) in enumerate(texts) if not recipe.ks or k in recipe.ks)
     if recipe.size is None:
@@ -180,8 +177,7 @@ def _below_cap(ks: Sequence[int], size: int, *, cap: int) -> list[int]:
 def _by_shares(ks: Sequence[int], size: int, shares: Mapping[int, float]) -> list[int]:
     """Choose ranks one by one, each from the k that is furthest behind its share.
 
-    This is a divisor method, in which a larger size only adds ranks. This would not be true if the number for each k
-    were rounded.
+    With this divisor method, unlike with rounded numbers for each k, a larger size only adds ranks.
     """
     queues = {k: [rank for rank, other in enumerate(ks) if other == k] for k in sorted(shares)}
     taken = dict.fromkeys(queues, 0)
@@ -199,10 +195,10 @@ def _too_few(recipe: DataRecipe, ks: Sequence[int], reached: int) -> UserError:
     counts = ", ".join(f"{ks.count(k)} of k = {k}" for k in sorted({*ks, *recipe.ks}))
     reason = ""
     if recipe.is_ablation:
-        reason = f" Texts of k = 2 and 3 must number fewer than the {ks.count(2)} of k = 2."
+        reason = f" Together, k = 2 and 3 must have fewer texts than the {ks.count(2)} of k = 2."
     elif recipe.shares:
         reason = f" Shares: {', '.join(f'k = {k}: {share:g}' for k, share in sorted(recipe.shares.items()))}."
     return UserError(
         f"The data set needs {recipe.size} texts, but only {reached} qualify: there are {counts or 'none'}.{reason}",
-        hint="Write more texts, or choose a smaller size.",
+        hint="Generate more texts, or choose a smaller size.",
     )

@@ -1,7 +1,7 @@
-"""Base classes for an experiment file: `Section` for any part of the file, and `Step` for the entries of `steps`.
+"""Base classes of an experiment file: `Section` for its parts, and `Step` for the entries of `steps`.
 
-Each kind of step is a subclass of `Step`. Other code uses the properties below instead of the class of a step. If a
-property does not apply to a kind, it keeps the empty value of the base class.
+Each kind of step is a subclass of `Step` and overrides the properties that apply to it, so that other code need not
+know the class of a step.
 """
 
 import re
@@ -46,28 +46,27 @@ Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$",
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
 """A student of the experiment, `step:NAME` for the model of an earlier train step, or `joined:step:NAME`."""
 JOINED: Final = "joined:step:"
-"""The prefix of a train step's name for a model that generates one text for each skill; code joins the texts."""
+"""The prefix of a train step whose model writes one text per skill, which code joins."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 SkillCount = Annotated[int, Field(ge=0, le=10**9)]
 Temperature = Annotated[float, Field(ge=0, description="Sampling temperature; 0 takes the most likely token.")]
 TopP = Annotated[
-    Share | None, Field(description="Probability mass of the most likely tokens to sample from; not sent by default.")
+    Share | None, Field(description="Sample from the most likely tokens with this total probability; unset by default.")
 ]
-Seconds = Annotated[float, Field(gt=0, le=10**9, description="Seconds after which a call is abandoned and retried.")]
+Seconds = Annotated[
+    float, Field(gt=0, le=10**9, description="Timeout of a call in seconds, after which it is retried.")
+]
 FilledList = Annotated[
     list[_T], accepted_if(bool, "the list is empty, so the step would do nothing; give at least one value")
 ]
 """A list with at least one value."""
 SkillNames = Annotated[list[str], AfterValidator(_with_files_read)]
-"""Skills and exclude lists.
-
-Each `file:PATH` is replaced by the skills in the file, so changing a list changes the draw.
-"""
+"""Skills and exclude lists. Each `file:PATH` is replaced by the skills in the file, so that draws depend on them."""
 
 
 def _with_text_keys(value: object) -> object:
-    """Convert the keys of a value to text, as in a stored experiment."""
+    """Convert the keys of nested mappings to text, as in a stored experiment."""
     return {str(key): _with_text_keys(own) for key, own in value.items()} if isinstance(value, dict) else value
 
 
@@ -83,7 +82,7 @@ Counts = Annotated[_Count | _Table, Discriminator(_form), BeforeValidator(_with_
 
 
 def count_for(counts: object, setting: str, k: int) -> object:
-    """Return the number for a setting and k, or `all`; None if the counts contain no value for them.
+    """Return the number or `all` for a setting and k; None if the counts have no such entry.
 
     >>> count_for({"train": {"1": 20, "2": "all"}, "2": 5}, "train", 2), count_for({"1": 5}, "all", 2)
     ('all', None)
@@ -99,15 +98,12 @@ def keys_in(counts: object) -> list[str]:
 
 
 class Section(BaseModel):
-    """A part of an experiment file, which is frozen and rejects unknown keys and infinite numbers."""
+    """A frozen part of an experiment file, which rejects unknown keys and infinite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ()
-    """Keys that newer versions added.
-
-    Without a value they are omitted, so stored experiments keep their earlier form.
-    """
+    """Keys of newer versions, which are omitted at their default, so that stored experiments keep their form."""
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -118,18 +114,18 @@ class Section(BaseModel):
 
 
 class OneOf:
-    """Restricts a string to the names in a table or a folder: `Annotated[str, OneOf(names)]`."""
+    """Restricts a string to names that are known only at run time: `Annotated[str, OneOf(names)]`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)
 
     def __get_pydantic_core_schema__(self, source: object, handler: Any) -> LiteralSchema:
-        """Check a value as pydantic checks a `Literal` of the names."""
+        """Make the schema of a `Literal` of the names."""
         return literal_schema(self._names)
 
 
 SetChoice = Literal["all", "reserved"]
-"""The skill sets that a step draws: all skill sets, or only the sets that every data set excludes."""
+"""The skill sets of a draw: all, or only those that every data set excludes."""
 
 
 def setting_label(
@@ -140,10 +136,7 @@ def setting_label(
     catalog: str | None = None,
     partition: str | None = None,
 ) -> str:
-    """Return the name of a setting in tables.
-
-    Draws of reserved skill sets, draws without some skills, and draws from a step's own catalog or partition have
-    separate labels.
+    """Return the name of a setting in tables, which distinguishes draws of different skill sets, skills and catalogs.
 
     >>> setting_label("train", "all"), setting_label("train", "reserved")
     ('train', 'train-reserved')
@@ -167,7 +160,7 @@ class LabelParts(NamedTuple):
 
 
 def label_parts(label: str) -> LabelParts:
-    """Split a label into its parts. This works because names of settings contain no blanks.
+    """Split the label of a setting, whose name has no blanks, into its parts.
 
     >>> label_parts("held-out under nested:2"), label_parts("all").partition
     (LabelParts(setting='held-out', catalog=None, partition='nested:2'), None)
@@ -182,7 +175,7 @@ _PLAIN_NAME = re.compile(r"[a-z0-9]++(?: [a-z0-9]++)*+")
 
 
 def _excluded_label(exclude: Sequence[str]) -> str:
-    """Format the excluded names for labels and file names, with a number and a hash instead of a long list."""
+    """Shorten excluded names for labels and file names; a number and a hash replace a long list."""
     names = sorted({name.casefold() for name in exclude})
     joined = "-and-".join(name.replace(" ", "-") for name in names)
     is_plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
@@ -196,7 +189,7 @@ class StepInput(NamedTuple):
 
     step: str
     stages: tuple[str, ...]
-    """The kinds of step that can produce this output."""
+    """The stages that produce this output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +197,7 @@ class UndrawnCell:
     """One student, setting and k of a step, before its combinations are drawn."""
 
     source: str
-    """The step that generates the texts, which is either this step or the step that it grades."""
+    """The step that generates the texts: this step, or the step that it grades."""
     student: str
     graders: tuple[str, ...]
     setting: Setting
@@ -215,9 +208,9 @@ class UndrawnCell:
     is_ladder: bool = False
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
-    """The purpose of the draw, which is an evaluation or training data."""
+    """The purpose of the draw."""
     exclude: tuple[str, ...] = ()
-    """Skills and exclude lists that the step omits in addition to those of the experiment."""
+    """Skills and exclude lists that the step omits, besides those of the experiment."""
     catalog: str | None = None
     partition: str | None = None
 
@@ -235,10 +228,10 @@ class Step(Section):
     name: Name
     """Name of the step and of its folder in the run's folder."""
     stage: str
-    """The kind of the step."""
+    """Kind of the step."""
 
     reads_whole_run: ClassVar[bool] = False
-    """Whether the step runs after all steps that produce texts or models. Scores and reports ignore its output."""
+    """Whether the step runs after all steps that produce texts or models."""
     trains_model: ClassVar[bool] = False
     """Whether later steps may use the step's model as `step:NAME`."""
 
@@ -274,20 +267,19 @@ class Step(Section):
 
     @property
     def planned_texts(self) -> int | None:
-        """Return the number of texts that the step adds to a data set; None if it is not known yet or there is none."""
+        """Return the number of texts that the step adds to a data set; None if there is none or it is unknown."""
         return None
 
     @property
     def call_bound(self) -> Literal["at least", "about", "at most"]:
-        """Whether the calls planned for the step are a lower bound, an upper bound, or exact.
+        """Whether the planned calls are a lower bound, an estimate or an upper bound.
 
-        A data set requires another conversation for every text without full marks. With an early stop, there are fewer
-        calls.
+        A data set replaces every text without full marks, and an early stop saves calls.
         """
         return "at least" if self.stage == "dataset" else "at most" if self.may_stop_early else "about"
 
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
-        """Return the cells of the score table that the step fills. `steps` are all steps of the experiment."""
+        """Yield the cells of the score table that the step fills; `steps` are all steps of the experiment."""
         yield from ()
 
 
@@ -295,13 +287,13 @@ class DrawingStep(Step):
     """A step that draws combinations, optionally from its own catalog and partition."""
 
     catalog: str | None = None
-    """Catalog to draw from; by default, the catalog of the experiment."""
+    """Catalog to draw from (default: that of the experiment)."""
     partition: str | None = None
-    """Partition to draw from; by default the experiment's partition, or the default partition of the step's catalog."""
+    """Partition to draw from (default: that of the experiment, or the default of the step's own catalog)."""
 
 
 def student_name(reference: str) -> str:
-    """Return the name of the student to which a reference refers. The model of a train step has the name of the step.
+    """Return the name of the student that a reference refers to; a train step gives its name to its model.
 
     >>> student_name("step:m1"), student_name("base"), student_name("joined:step:m1")
     ('m1', 'base', 'm1-joined')

@@ -1,6 +1,6 @@
-"""The kinds of step in an experiment file, except for train steps, which are in train_step.py.
+"""The kinds of step in an experiment file, except train steps, which are in train_step.py.
 
-A new kind requires a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does the work.
+A new kind needs a class here, an entry in `AnyStep`, and a `StepKind` in the table of steps/kinds.py.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,15 +44,15 @@ from skillmix.files import accepted_if, refusing_values, with_nearest
 from skillmix.models.scripted import scripted_rater
 
 HUMAN_RATER: Final = "human"
-"""The model string for a rater who is a person."""
+"""The model string of a rater who is a person."""
 NARROWEST: Final = 0.001
-"""The smallest width of an agreement interval that a step or command may request, which requires millions of texts."""
+"""The smallest width of an agreement interval, which takes millions of texts."""
 CODE: Final = "rules"
-"""The name for code as the reference, even if the grader `rules:` has another name."""
+"""The name of code as the reference, whatever the name of the grader `rules:`."""
 
 
 def _by_name(raters: object) -> object:
-    """Turn a list of names into a mapping in which all raters are people."""
+    """Turn a list of names into a mapping of people."""
     if not isinstance(raters, list) or not all(isinstance(name, str) for name in raters):
         return raters
     twice = sorted({name for name in raters if raters.count(name) > 1})
@@ -68,38 +68,38 @@ Raters = Annotated[
             str, accepted_if(lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is not a valid rater")
         ],
     ],
-    accepted_if(bool, "no raters given; give at least one name"),
+    accepted_if(bool, "there are no raters; give at least one name"),
     BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
 ]
-"""The raters: each is a person (`human`) or simulated (`scripted:rater?…`). In a list of names, all are people."""
+"""Raters by name, each a person (`human`) or simulated (`scripted:rater?…`); a list of names stands for people."""
 
 
 class AnnotateStep(Step):
-    """Raters read texts of the run blind, and answer the same questions as graders."""
+    """Raters grade texts of the run blind, by the same questions as graders."""
 
     stage: Literal["annotate"]
     reads_whole_run: ClassVar[bool] = True
     raters: Raters
-    """Raters: a list of people, or a mapping of names to `human` or `scripted:rater?…`."""
+    """A list of people, or a mapping of names to `human` or `scripted:rater?…`."""
     n: Positive | None = None
-    """Number of texts for each rater. The default is the number that `width` requires, or else 50."""
+    """Texts per rater (default: as many as `width` requires, or else 50)."""
     width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
-    """Width of the 95% interval of agreement between a rater and a grader."""
+    """Width of the 95% interval for the agreement between a rater and a grader."""
     agreement: Share = 0.5
-    """Expected agreement, used with `width`."""
+    """Expected agreement, for `width`."""
     overlap: Share = 0.3
-    """Share of each rater's texts that all raters read."""
+    """Share of the texts that all raters read."""
     seed: int = 0
     """Seed for the choice of texts."""
     students: FilledList[ModelRef] | None = None
-    """Students whose texts are read; by default, all students."""
+    """Students whose texts are read (default: all)."""
     k: FilledList[Positive] | None = None
-    """Numbers of skills for which texts are read; by default, all numbers."""
+    """Numbers of skills of these texts (default: all)."""
 
     @model_validator(mode="after")
     def _one_number(self) -> "AnnotateStep":
         if self.n is not None and self.width is not None:
-            raise ValueError("n and width both determine the number of texts: give only one")
+            raise ValueError("n and width both determine the number of texts; remove one of them")
         return self
 
     @property
@@ -119,25 +119,25 @@ class AnnotateStep(Step):
 
 
 class GradersStep(Step):
-    """A report on each grader of the run."""
+    """A card for each grader of the run."""
 
     stage: Literal["graders"]
     reads_whole_run: ClassVar[bool] = True
     truth: str | None = None
-    """Reference for graders: `people`, `rules` (code), or the name of a grader. The default is people, or else code."""
+    """Reference labels: `people`, `rules` (code) or a grader's name (default: people, or else code)."""
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules. The default is the experiment's."""
+    """Scoring rules (default: those of the experiment)."""
 
 
 def people_faults(
     step: Step, steps: Sequence[Step], models: Mapping[str, str], graders: Iterable[str]
 ) -> Iterator[str]:
-    """Find names in an annotate or graders step that are not in the experiment.
+    """Find unknown names in an annotate or graders step.
 
-    `models` are model strings by student. `graders` are names, including `rules` if one grader is code alone.
+    `models` are model strings by student; `graders` are names, including `rules` if one grader is code alone.
     """
     if isinstance(step, AnnotateStep | GradersStep) and step.name == "report":
-        yield "a run stores its report in a folder with this name"
+        yield "the name is reserved for a folder of the run; rename the step"
     if isinstance(step, GradersStep) and step.truth is not None:
         raters = [human_grader(name) for s in steps if isinstance(s, AnnotateStep) for name in s.raters]
         known = [PEOPLE, *graders, *raters]
@@ -151,14 +151,14 @@ def people_faults(
             specs = step.raters[name], earlier.raters[name]
             here, there = ("a person" if spec == HUMAN_RATER else f"the script {spec}" for spec in specs)
             if here != there:
-                yield f"{name} is {here} here and {there} in the step {earlier.name}: give one of them another name"
+                yield f"{name} is {here} here, but {there} in the step {earlier.name}; rename one of them"
     writers = list(dict.fromkeys(name for other in steps for name in other.student_names))
     if not writers:
-        yield "no step of the file writes texts for people to read"
+        yield "no step generates texts to read; add an evaluate or generate step"
         return
     unknown = [name for name in step.read_students or () if name not in writers]
     for name in unknown:
-        yield with_nearest(f"no step has texts of a student {name!r}", name, writers)
+        yield with_nearest(f"no step has texts by a student {name!r}", name, writers)
     ks = {cell.k for other in steps for cell in other.undrawn_cells(steps)}
     if all(other.stage != "dataset" for other in steps):
         yield from (f"no step has texts with k = {k}" for k in step.k or () if k not in ks)
@@ -166,13 +166,13 @@ def people_faults(
     real = [name for name in read if not models.get(name, "").startswith("scripted:")]
     if real and step.simulated:
         first = next(iter(step.simulated))
-        yield f"{first} is simulated and can read only scripted texts, but {real[0]} is not a scripted student"
+        yield f"the simulated rater {first} can only read texts of scripted students, and {real[0]} is not scripted"
 
 
 _CONVERSATIONS_PER_TEXT: Final = 100
-"""Default limit of a dataset step: the number of conversations for each text of the target."""
+"""Default of `most`, per text of the target."""
 _OF_WRITING: Final = ("graders", "target", "most", "least", "exclude", "rules", "pool")
-"""Keys that apply only to a dataset step with a writer."""
+"""Keys that a dataset step may have only with a writer."""
 
 
 class _CellsStep(DrawingStep):
@@ -181,15 +181,15 @@ class _CellsStep(DrawingStep):
     students: FilledList[ModelRef]
     """Students that generate texts: names, `step:NAME` for the model of a train step, or `joined:step:NAME`."""
     settings: FilledList[Setting] = ["all"]
-    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or another group."""
+    """Groups of the partition to draw from: `train`, `held-out`, `all` or another group."""
     k: FilledList[SkillCount]
-    """Numbers of skills; 0 is the plain request, for catalogs of probes."""
+    """Numbers of skills; 0, for catalogs of probes, is the plain request."""
     combinations: Counts = 100
-    """Combinations for each setting and k: a number, `all`, or a mapping with such values for each k or setting."""
+    """Combinations per setting and k: a number, `all`, or a mapping from k or setting to such values."""
     generations: Positive = 3
-    """Number of texts for each combination. The best text counts."""
+    """Texts per combination, of which the best counts."""
     exclude: SkillNames = []
-    """Skills and exclude lists that the step does not draw, besides those of the experiment; tables list them."""
+    """Skills and exclude lists that the step does not draw, besides those of the experiment."""
 
     @model_validator(mode="after")
     def _combinations_for_all(self) -> Self:
@@ -197,11 +197,11 @@ class _CellsStep(DrawingStep):
         lacking = [place for place in places if count_for(self.combinations, *place) is None]
         if lacking:
             named = ", ".join(f"setting {setting} at k = {k}" for setting, k in lacking)
-            raise ValueError(f"combinations gives no number for {named}")
+            raise ValueError(f"combinations has no number for {named}")
         keys = {str(key) for place in places for key in place}
         unknown = [key for key in keys_in(self.combinations) if key not in keys]
         if unknown:
-            raise ValueError(f"combinations lists {', '.join(unknown)}, which is neither a setting nor a k of the step")
+            raise ValueError(f"combinations: {', '.join(unknown)} is neither a setting nor a k of the step")
         return self
 
     @property
@@ -210,7 +210,7 @@ class _CellsStep(DrawingStep):
         return tuple(self.students)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        """Return one cell for each setting, k and student. The students share the draws."""
+        """Yield a cell for each setting, k and student; the students share the draws."""
         for setting in self.settings:
             for k in self.k:
                 count = count_for(self.combinations, setting, k)
@@ -237,7 +237,7 @@ class GenerateStep(_CellsStep):
 
     stage: Literal["generate"]
     purpose: Purpose = "evaluation"
-    """With `training`, the step draws combinations that are in no evaluation, so a data set may use its texts."""
+    """`training` draws combinations that no evaluation uses, so that a data set may use the texts."""
 
 
 class EvaluateStep(_CellsStep):
@@ -245,28 +245,28 @@ class EvaluateStep(_CellsStep):
 
     stage: Literal["evaluate"]
     graders: FilledList[Name]
-    """Graders that grade every text."""
+    """Graders of every text."""
     settings: FilledList[Setting] = ["train", "held-out", "all"]
-    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or another group."""
+    """Groups of the partition to draw from: `train`, `held-out`, `all` or another group."""
     k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
-    """Numbers of skills; 0 is the plain request, for catalogs of probes."""
+    """Numbers of skills; 0, for catalogs of probes, is the plain request."""
     ladder: bool = False
-    """Whether each combination extends a combination of the next smaller k."""
+    """Build each combination by adding a skill to one of the next smaller k."""
     sets: SetChoice = "all"
-    """With `reserved`, the step draws only skill sets that `leakage.reserved` excludes from every data set."""
+    """`reserved` draws only skill sets that `leakage.reserved` excludes from every data set."""
     stop_below: Share | None = None
-    """Skips larger k for a student in a setting if every grader gives it less than this share of full marks."""
+    """Skip larger k for a student in a setting once every grader gives it less than this share of full marks."""
     allow_trained: bool = False
-    """Evaluates a student even if it was trained on its combinations or under another partition; scores then say so."""
+    """Also evaluate students that were trained on these combinations or under another partition; scores are marked."""
 
     @model_validator(mode="after")
     def _reserved_sets_of_two(self) -> "EvaluateStep":
         if self.sets == "reserved" and min(self.k) < 2:
             raise ValueError("sets: reserved needs k of 2 or more, because single skills are never reserved")
         if self.sets == "reserved" and self.ladder:
-            raise ValueError("a ladder begins with single skills, which are never reserved: give sets or ladder")
+            raise ValueError("a ladder starts with single skills, which are never reserved; remove sets or ladder")
         if self.ladder and any(cell.count is None for cell in self.undrawn_cells([])):
-            raise ValueError("a ladder needs a number of combinations, not all")
+            raise ValueError("a ladder needs a number of combinations instead of all")
         return self
 
 
@@ -277,13 +277,13 @@ class GradeStep(Step):
     of: FilledList[Name]
     """Generate and evaluate steps whose texts are graded."""
     graders: FilledList[Name]
-    """Graders to use."""
+    """Graders of these texts."""
     students: FilledList[ModelRef] | None = None
-    """Students whose texts are graded; by default, all students of the steps in `of`."""
+    """Students whose texts are graded (default: all students of the steps in `of`)."""
     settings: FilledList[Setting] | None = None
-    """Settings whose texts are graded; by default, all settings."""
+    """Settings of these texts (default: all)."""
     k: FilledList[SkillCount] | None = None
-    """Numbers of skills whose texts are graded; by default, all numbers."""
+    """Numbers of skills of these texts (default: all)."""
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
@@ -291,7 +291,7 @@ class GradeStep(Step):
         return tuple(StepInput(name, ("generate", "evaluate")) for name in self.of)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        """Return the selected cells of the graded steps, with the graders of this step."""
+        """Yield the selected cells of the graded steps, with the graders of this step."""
         students = None if self.students is None else [student_name(name) for name in self.students]
         for cell in (cell for step in steps if step.name in self.of for cell in step.undrawn_cells(steps)):
             wanted = ((students, cell.student), (self.settings, cell.setting), (self.k, cell.k))
@@ -308,12 +308,12 @@ class GradeStep(Step):
 
 
 class PerSkill(Section):
-    """Limits on the number of texts per skill for each k."""
+    """Limits on the texts of each skill, for each k."""
 
     floor: Annotated[int, Field(ge=0)] = 0
-    """Minimum number of texts per skill. Skills with fewer texts are reported."""
+    """Fewest texts per skill; skills with fewer are reported."""
     ceiling: Positive | None = None
-    """Maximum number of texts per skill."""
+    """Most texts per skill."""
 
     @model_validator(mode="after")
     def _floor_below_ceiling(self) -> "PerSkill":
@@ -323,7 +323,7 @@ class PerSkill(Section):
 
 
 class _NamedDatasetStep(DrawingStep):
-    """The keys of a dataset step that pydantic must list before the filters."""
+    """The keys of a dataset step that come before the filters in listings."""
 
     stage: Literal["dataset"]
 
@@ -332,67 +332,59 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     """A data set of conversations with full marks, generated by a model or joined from earlier data sets."""
 
     writer: ModelRef | None = None
-    """Model that generates the texts. Without a writer, the step joins the data sets in `of`."""
+    """Model that generates the texts; without it, the step joins the data sets in `of`."""
     of: list[Name] = []
     """Earlier dataset steps whose data sets are joined."""
     graders: list[Name] = []
-    """Graders. A text is kept if all graders give it full marks."""
+    """Graders that must all give a text full marks."""
     recipe: str | None = None
     """A data set of the paper: `D(1)`, `D(1,2)`, `D(1,2,3)`, …, or `ablation`."""
     k: list[Positive] = []
-    """Numbers of skills if there is no recipe."""
+    """Numbers of skills, without a recipe."""
     skills: Literal["train", "all"] | None = None
-    """Skills that are drawn for k = 1. The default is `all` with a recipe, and otherwise `train`."""
+    """Skills that are drawn for k = 1 (default: `all` with a recipe, else `train`)."""
     pool: Setting | None = None
-    """Another group of the partition to draw from instead of `train`. Its texts are about the train topics."""
+    """Group of the partition to draw from instead of `train`; its texts are about the train topics."""
     target: Positive | dict[Positive, Positive] | None = None
-    """Number of texts to keep for each k."""
+    """Texts to keep for each k."""
     most: Positive | None = None
-    """Maximum number of conversations for each k. The default is 100 for each text of the target."""
+    """Most conversations for each k (default: 100 per text of the target)."""
     least: Annotated[int, Field(ge=0)] | None = None
-    """Minimum number of texts for each k before later steps begin; by default, the target."""
+    """Fewest texts of each k with which later steps may begin (default: the target)."""
     exclude: SkillNames = []
-    """Skills and exclude lists that no request to the writer contains, in addition to those of the experiment."""
+    """Skills and exclude lists that are never requested, besides those of the experiment."""
     generations: Positive = 1
-    """Conversations per combination. When all combinations are used, another round of the same size begins."""
+    """Conversations per combination; once all combinations are used, another round begins."""
     per_skill: PerSkill = PerSkill()
-    """Minimum and maximum number of texts of each skill, for each k."""
+    """Fewest and most texts of each skill, for each k."""
     size: Positive | None = None
-    """Number of texts in the data set; by default, all texts. A larger set contains the smaller one."""
+    """Texts in the data set (default: all); a larger set contains the smaller one."""
     shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}
-    """Relative weight of each k in a data set with a `size`; by default, texts are chosen regardless of k."""
+    """Relative weight of each k in a data set with a `size` (default: texts are chosen regardless of k)."""
     prompts: str | None = None
-    """Prompt set for the rows; by default, the prompt set of the experiment."""
+    """Prompt set of the rows (default: that of the experiment)."""
     requests: RequestChoice = "all"
-    """With `one`, each request contains one skill of its text, and "any skill" instead of the others.
-
-    This is for controls.
-    """
+    """`one`, for controls, requests one skill of each text, and "any skill" in place of the others."""
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules that decide which texts have full marks. The default is the experiment's."""
+    """Scoring rules that decide about full marks (default: those of the experiment)."""
     leakage: LeakageSettings | None = None
-    """Content to exclude from the data set. Missing keys are taken from the experiment."""
+    """Content to exclude from the data set; missing keys come from the experiment."""
     only_requested: bool = False
-    """Whether to exclude texts that show another skill of the partition, if code can detect it.
-
-    This is for controls.
-    """
+    """For controls: exclude texts that show another skill of the partition, if code can detect it."""
 
     @model_validator(mode="after")
     def _written_or_joined(self) -> "DatasetStep":
         if (self.writer is None) == (not self.of):
-            raise ValueError("a data set either has a writer or joins the sets in `of`: give one of them")
+            raise ValueError("a data set either has a writer, or joins the data sets in `of`; give one of them")
         if self.writer is not None and not (self.graders and self.target and (self.k or self.recipe)):
             raise ValueError("a writer needs graders, a target, and k or a recipe")
         writing = [name for name in _OF_WRITING if getattr(self, name) not in (None, [])]
         if self.of and writing:
-            raise ValueError(
-                f"joined data sets are already written and graded: {', '.join(writing)} apply only with a writer"
-            )
+            raise ValueError(f"{', '.join(writing)} need a writer, and joined data sets have none; remove these keys")
         if self.recipe is not None and (self.k or self.shares):
-            raise ValueError("a recipe determines k: remove k and shares")
+            raise ValueError("the recipe determines k; remove k and shares")
         if self.shares and self.size is None:
-            raise ValueError("shares need a size")
+            raise ValueError("shares need a size; set size")
         targets = self.target.values() if isinstance(self.target, dict) else [self.target or 0]
         if self.least is not None and self.least > max(targets):
             raise ValueError(f"least {self.least} is above the target")
@@ -407,14 +399,14 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
 
     @property
     def data_recipe(self) -> DataRecipe:
-        """Return the recipe with the given name, or a recipe made from k, size and shares."""
+        """Return the named recipe, or the recipe that k, size and shares describe."""
         if self.recipe is not None:
             return recipe_named(self.recipe, size=self.size, skills=self.skills)
         ks = tuple(dict.fromkeys(self.k or self.shares))
         return plain_recipe(ks, size=self.size, skills=self.skills, shares=self.shares)
 
     def max_conversations(self, k: int) -> int:
-        """Return the maximum number of conversations for one k."""
+        """Return the most conversations for one k."""
         return self.most or _CONVERSATIONS_PER_TEXT * self.target_of(k)
 
     def target_of(self, k: int) -> int:
@@ -442,27 +434,27 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
 
 
 class Contrast(Section):
-    """A comparison planned before any score is seen: a student minus another, or minus itself in another cell."""
+    """A comparison planned in advance: a student minus another, or minus itself in another setting or at another k."""
 
     student: Name
     """A student, by its name in the file."""
     setting: Name
     k: Positive
     against: Name | None = None
-    """The student to compare with. The default is the same student."""
+    """Student of the second side (default: the same)."""
     against_setting: Name | None = None
-    """Setting of the second side. The default is the same setting."""
+    """Setting of the second side (default: the same)."""
     against_k: Positive | None = None
-    """k of the second side. The default is the same k."""
+    """k of the second side (default: the same)."""
     claim: str | None = None
-    """The conclusion that a gain would support, as the end of a sentence."""
+    """Conclusion that a gain would support, as the end of a sentence."""
     condition: str | None = None
-    """A caveat about the claim, as a complete sentence."""
+    """Caveat about the claim, as a sentence."""
 
     @model_validator(mode="after")
     def _has_two_sides(self) -> "Contrast":
         if self.other == (self.student, self.setting, self.k):
-            raise ValueError("both sides are the same: give against, against_setting or against_k")
+            raise ValueError("both sides are the same; set against, against_setting or against_k")
         return self
 
     @property
@@ -482,19 +474,19 @@ class ReportStep(Step):
     stage: Literal["report"]
     reads_whole_run: ClassVar[bool] = True
     rules: Literal["default", "paper", "both"] | None = None
-    """Scoring rules. The default is the experiment's. `both` shows both side by side."""
+    """Scoring rules (default: those of the experiment); `both` shows them side by side."""
     published: bool = False
-    """Whether to show the paper's figures next to the figures of the run."""
+    """Show the paper's published figures next to those of the run."""
     tokens: Annotated[float, Field(gt=0)] = 2e12
-    """Size of the training corpus in tokens, which is required for the novelty bound."""
+    """Tokens of the training corpus, for the novelty bound."""
     runs: tuple[str, ...] = ()
     """Other runs to show in the same report."""
     contrasts: list[Contrast] = []
-    """Planned comparisons, in the order in which they are tested."""
+    """Planned comparisons in the order of their tests."""
 
 
 AnyStep = Annotated[
     EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | AnnotateStep | GradersStep | ReportStep,
     Field(discriminator="stage"),
 ]
-"""A step of any kind. Its `stage` determines the kind."""
+"""A step of any kind, which its `stage` determines."""

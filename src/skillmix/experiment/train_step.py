@@ -1,7 +1,7 @@
 """Train steps of an experiment. The defaults are the paper's recipe (arXiv 2409.19808, section 3.3).
 
-To add a precision, add a row to `PRECISIONS`. If the precision stores updated weights in a new way, it also requires an
-update function in `training/step/optimizer.py`.
+A new precision needs a row in `PRECISIONS`, and if it stores updated weights in a new way, an update function in
+`training/step/optimizer.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,10 +19,10 @@ FloatType = Literal["float32", "bfloat16"]
 _BYTES: Final[dict[FloatType, int]] = {"float32": 4, "bfloat16": 2}
 
 WeightStorage = Literal["exact", "halves", "stochastic"]
-"""The method of storing an updated weight, which is computed in float32.
+"""How an updated weight, which is computed in float32, is stored.
 
-exact: unchanged. halves: the upper 16 bits in the model, the lower 16 bits beside it. stochastic: rounded up or down at
-random, so that the average is right.
+exact: as it is. halves: the upper 16 bits in the model and the lower 16 bits beside it. stochastic: rounded up or down
+at random, without bias.
 """
 
 
@@ -32,26 +32,26 @@ class Precision:
 
     name: str
     weights: FloatType
-    """Format of all weights, including frozen weights, in the model's computation."""
+    """Format of all weights, also frozen ones, in the model's computation."""
     state: FloatType
     """Format of both moments and of the sum of gradients."""
     storage: WeightStorage
     auto_device: Literal["cpu", "cuda"]
-    """The device on which `precision: auto` may choose this precision. Earlier rows are preferred."""
+    """The device on which `precision: auto` may choose this precision; earlier rows take precedence."""
 
     @property
     def weight_bytes(self) -> int:
-        """Return the memory for a frozen weight."""
+        """Return the bytes of a frozen weight in memory."""
         return _BYTES[self.weights]
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Return the disk space for a trained weight in a checkpoint: the weight, its lower half, and both moments."""
+        """Return the bytes of a trained weight in a checkpoint: the weight, its lower half and both moments."""
         return self.weight_bytes + 2 * (self.storage == "halves") + 2 * _BYTES[self.state]
 
     @property
     def training_bytes(self) -> int:
-        """Return the memory for a trained weight: the content of a checkpoint, and the sum of gradients."""
+        """Return the bytes of a trained weight in memory: those of a checkpoint, and the sum of gradients."""
         return self.checkpoint_bytes + _BYTES[self.state]
 
 
@@ -64,7 +64,7 @@ PRECISIONS: Final = {
     )
 }
 AUTO: Final = "auto"
-"""With this value, the device and its memory determine the precision."""
+"""The precision that the device and its memory determine."""
 
 
 def weights_format(name: str) -> FloatType | None:
@@ -80,148 +80,146 @@ CHAT_TEMPLATES: Final = {
     file.stem: file.read_text(encoding="utf-8").removesuffix("\n")
     for file in sorted((SHIPPED / "chat_formats").glob("*.jinja"))
 }
-"""Chat templates by format, for checkpoints that have no template. `format: NAME` chooses a template."""
+"""Chat templates for checkpoints without one, by their name in `format: NAME`."""
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 DEFAULT_STEPS: Final = 4000
 """Optimizer steps of a recipe that sets neither `steps` nor `epochs`."""
 MUON_ADAM_RATE: Final = 3e-3
-"""Adam's learning rate with Muon if the recipe does not set one."""
+"""Adam's default learning rate with Muon."""
 DEFAULT_GAMMA: Final = 0.5
 """Weight of the loss of replayed text."""
 _SPEED_AND_MEMORY: Final = frozenset(
     {"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"}
 )
-"""Settings that may change during an unfinished training run."""
+"""Settings that may change before a training run resumes."""
 
 
 class LoraSettings(Section):
     """A low-rank adapter, which is trained instead of all weights."""
 
     rank: Positive = 16
-    """Rank of the two matrices of an adapter."""
+    """Rank of the adapter's matrices."""
     alpha: AboveZero = 32
     """Scale of the adapter, before division by the rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate of the adapter's inputs."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers with an adapter; `all-linear` is every linear layer except the output layer."""
+    """Names of the adapted layers; `all-linear` is every linear layer except the output layer."""
     merge: bool = False
-    """Whether to merge the adapter into the weights and write a whole checkpoint instead of the adapter."""
+    """Merge the adapter into the weights and write a whole checkpoint."""
 
 
 class ReplaySettings(Section):
     """Plain text that is mixed in to reduce forgetting: loss = mean(answers) + gamma · mean(replay)."""
 
     sources: Annotated[list[str], Field(min_length=1)]
-    """Text, JSON Lines and Parquet files, and folders that contain such files."""
+    """Text, JSON Lines and Parquet files, and folders of such files."""
     field: str = "text"
-    """Key or column that contains the text in JSON Lines and Parquet files."""
+    """Key or column of the text in JSON Lines and Parquet files."""
     ratio: AboveZero = 0.25
     """Replayed texts per conversation."""
     gamma: NotNegative = DEFAULT_GAMMA
     """Weight of the loss of replayed text."""
     max_tokens: Positive | None = None
-    """Maximum number of tokens in a replayed text; by default, the same as for a conversation."""
+    """Most tokens of a replayed text (default: as for a conversation)."""
 
 
 class RecipeSettings(Section):
     """The training settings that a checkpoint stores as its recipe."""
 
     steps: Positive | None = None
-    """Optimizer steps; 4000 if neither `steps` nor `epochs` is set."""
+    """Optimizer steps (default: 4000, unless `epochs` is set)."""
     epochs: AboveZero | None = None
     """Passes over the data, instead of `steps`."""
     batch: Positive = 64
-    """Conversations per optimizer step, however they are packed into micro-batches."""
+    """Conversations per optimizer step."""
     learning_rate: AboveZero = 2e-5
     """Peak learning rate of the optimizer."""
     warmup_steps: Annotated[int, Field(ge=0)] = 64
-    """Steps in which the learning rate rises from zero."""
+    """Steps over which the learning rate rises from zero."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning-rate schedule after the warm-up."""
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
-    """The optimizer. `muon` updates the matrices of the layers, and Adam the embeddings, output and norms."""
+    """Optimizer; with `muon`, Adam still updates the embeddings, the output layer and the norms."""
     adam_learning_rate: AboveZero | None = None
-    """Adam's peak learning rate with `muon`. The default is 0.003."""
+    """Adam's peak learning rate with `muon` (default: 0.003)."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay."""
     clip: AboveZero | None = None
-    """Maximum norm of the whole gradient. A larger gradient is scaled down."""
+    """Maximum norm of the gradient, above which it is scaled down."""
     max_tokens: Positive = 1024
-    """Maximum number of tokens in a conversation."""
+    """Most tokens of a conversation."""
     too_long: Literal["drop", "cut", "refuse"] = "drop"
-    """Whether a longer conversation is excluded, truncated after its first `max_tokens` tokens, or an error."""
+    """Exclude longer conversations (`drop`), truncate them (`cut`), or fail (`refuse`)."""
     format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
     """Chat format of a checkpoint without a chat template."""
     lora: LoraSettings | None = None
-    """If set, a low-rank adapter is trained instead of all weights."""
+    """Train a low-rank adapter instead of all weights."""
     replay: ReplaySettings | None = None
     """Plain text to mix in to reduce forgetting."""
     validation_share: Share = 0.0
-    """Share of the conversations that is reserved for validation if the data has no validation file."""
+    """Share of the conversations for validation, if the data has no validation file."""
     validate_every: Positive | None = None
-    """Steps between validations. The default is one epoch."""
+    """Steps between validations (default: one epoch)."""
     patience: Positive | None = None
-    """Number of validations without a better loss after which training stops. The best weights are kept."""
+    """Stop after this many validations without a better loss, and keep the best weights."""
     precision: Annotated[str, OneOf([AUTO, *PRECISIONS])] = AUTO
-    """Number formats of weights and optimizer. `auto` chooses for the device."""
+    """Number formats of weights and optimizer; `auto` chooses for the device."""
     recompute: Literal["auto", "on", "off"] = "auto"
-    """Whether the backward pass recomputes activations instead of storing them."""
+    """Recompute activations in the backward pass instead of storing them."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether layers are compiled. On a GPU, `auto` compiles models of 1B weights, and others for 200 steps or more."""
+    """Compile layers. On a GPU, `auto` compiles models of 1B weights or more, and others for 200 steps or more."""
     token_budget: Positive | None = None
-    """Maximum number of tokens in a micro-batch; by default as many as fit into memory."""
+    """Most tokens of a micro-batch (default: as many as fit into memory)."""
     checkpoint_every: Positive = 500
-    """Steps between the checkpoints from which an interrupted training run resumes."""
+    """Steps between the checkpoints from which interrupted training resumes."""
     reshard: bool = True
-    """With several GPUs: free each layer's weights after use and gather them again, which requires the least memory."""
+    """On several GPUs, free each layer's weights after use and gather them again, to save memory."""
 
 
 class _ModelAndData(Step):
-    """The model and data of a train step; pydantic lists these keys before the keys of the recipe."""
+    """The keys of a train step that come before the recipe in listings."""
 
     stage: Literal["train"]
     base: ModelRef
-    """Student whose model is trained, or `step:NAME` for the model of an earlier train step."""
+    """Student to train, or `step:NAME` for the model of an earlier train step."""
     data: Annotated[list[str], Field(min_length=1)]
-    """Names of dataset steps, and paths of folders and JSON Lines files. A path contains a '/'."""
+    """Dataset steps, and paths of folders and JSON Lines files; a path contains a '/'."""
 
 
 class TrainStep(RecipeSettings, _ModelAndData):
     """Fine-tune a model on data sets."""
 
     seed: int | None = None
-    """Seed of the data order and the adapter; by default, the seed of the experiment."""
-
-    # Omitted from a stored experiment, because several ranks train the same model as a single rank.
+    """Seed of the data order and the adapter (default: that of the experiment)."""
     ranks: Annotated[Positive | None, Field(exclude=True)] = None
-    """Ignored; still accepted in older files. `torchrun` sets the number of processes that train together."""
+    """Ignored; accepted because older files have this key. `torchrun` sets the number of processes."""
 
     trains_model: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainStep":
         if self.steps is not None and self.epochs is not None:
-            raise ValueError("steps and epochs set the same thing: give only one")
+            raise ValueError("steps and epochs both set the length of training; remove one of them")
         if self.adam_learning_rate is not None and self.optimizer != "muon":
-            raise ValueError(f"adam_learning_rate needs optimizer: muon, not {self.optimizer}: set learning_rate")
+            raise ValueError(f"adam_learning_rate needs optimizer: muon; for {self.optimizer}, set learning_rate")
         if self.optimizer == "muon" and self.lora is not None:
-            raise ValueError("optimizer: muon updates whole matrices: remove lora, or choose adam")
+            raise ValueError("optimizer: muon cannot train adapters; remove lora, or choose adam")
         return self
 
     def recipe(self) -> dict[str, Any]:
-        """Return the recipe in the form that the model's lineage stores."""
+        """Return the recipe as the lineage of the model stores it."""
         return self.model_dump(mode="json", include=set(RecipeSettings.model_fields))
 
     def decisive(self) -> dict[str, Any]:
-        """Return the part of the recipe that changes the model."""
-        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # absent from older recipes
+        """Return the settings that affect the model."""
+        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes lack it
         return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY | unset}
 
     @property
     def data_steps(self) -> list[str]:
-        """Return the dataset steps that are part of the data."""
+        """Return the names of dataset steps in the data."""
         return [name for name in self.data if "/" not in name]
 
     @property
@@ -236,7 +234,7 @@ class TrainStep(RecipeSettings, _ModelAndData):
 
 
 def untrained_faults(step: Step, models: Mapping[str, str]) -> Iterator[str]:
-    """Find students that a step calls before a train step has trained them, although they have no model until then."""
+    """Find untrained models that a step calls."""
     for name in step.student_names:
         if name in models and shape_of(models[name]) is not None:
-            yield f"{models[name]} cannot write yet: make it the base of a train step, and use step:NAME instead"
+            yield f"{models[name]} is untrained; make it the base of a train step, and use step:NAME instead"
