@@ -131,7 +131,7 @@ def test_an_evaluation_does_not_join_the_run_of_another_experiment(in_folder: Pa
     skillmix.run({"name": "first", **models, "steps": [{**step, "combinations": 2, "generations": 1}]})
     before = skillmix.open_run("first").scores
 
-    with pytest.raises(skillmix.UserError, match="belongs to another experiment: it has a, g") as caught:
+    with pytest.raises(skillmix.UserError, match="belongs to another experiment, with a, g") as caught:
         evaluated("first")
 
     assert "Choose another name" in (caught.value.hint or "")

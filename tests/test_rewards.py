@@ -94,7 +94,7 @@ def test_copying_the_prompt_earns_nothing(in_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"skills": ["simile"], "topic": ["Picnics"]}, "are a text, 'simile'"),
+        ({"skills": ["simile"], "topic": ["Picnics"]}, "are a text: 'simile'"),
         ({"skills": [["simile"], ["simile"]], "topic": ["Picnics"]}, "2 lists of skills"),
         ({"skills": [["similie"]], "topic": ["Picnics"]}, "No skill named 'similie'"),
         ({"skills": [["simile"]], "topic": ["Picknicks"]}, "Picknicks"),
@@ -110,7 +110,7 @@ def test_a_catalogue_with_code_of_its_own_needs_trust(tmp_path: Path) -> None:
     folder = str(write_catalog(tmp_path))
     asked: dict[str, Any] = {"skills": [["color pair"]], "topic": ["Ships"], "catalog": [folder]}
 
-    with pytest.raises(UserError, match="you have not said that you trust it"):
+    with pytest.raises(UserError, match="has code that you have not trusted"):
         full_marks(["Answer: The red and blue ship left the harbour at dawn."], **asked)
 
 

@@ -41,7 +41,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(in_folder: Path, capsys
     assert main(["run", "smok", "--dry-run"]) == 2
 
     error = capsys.readouterr().err
-    assert "There is no experiment 'smok'" in error
+    assert "There is no experiment or file 'smok'" in error
     assert 'Did you mean "smoke"?' in error
 
 

@@ -52,11 +52,11 @@ _MODULES = {
     "runs.people": ("HumanAnswer",),
     "validation.sample": ("texts_for_width",),
 }
-"""The public names from modules other than skillmix.api."""
+"""The public names outside skillmix.api, by module."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use, so that the command line starts without heavy packages."""
+    """Load a public name on first use, so that the command line starts without heavy imports."""
     if name not in __all__:
         raise AttributeError(f"module 'skillmix' has no attribute {name!r}")
     place = next((module for module, names in _MODULES.items() if name in names), "api")
@@ -67,5 +67,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, so that a notebook completes them before they are loaded."""
+    """List the public names, so that a notebook can complete them before they are loaded."""
     return sorted(__all__)

@@ -1,7 +1,4 @@
-"""The Python interface of skillmix.
-
-Every name here is also available as `skillmix.NAME`. All names are described in docs/python.md.
-"""
+"""The Python interface of skillmix, which `docs/python.md` describes. Its names are available as `skillmix.NAME`."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,7 +61,7 @@ class TextRows(list[TextRow]):
 
 
 class RunView:
-    """A run on disk: its scores, texts and votes. Everything is read from the run's journal, and no model is called."""
+    """The scores, texts and votes of a run, which are read from its journal without calling a model."""
 
     def __init__(self, stored: Run) -> None:
         self._run = stored
@@ -99,20 +96,17 @@ class RunView:
 
     @property
     def scores(self) -> list[CellScore]:
-        """Return one record for each student, grader, setting, k and metric, under the run's own rules.
-
-        Empty if the graders of the run choose outcomes.
-        """
+        """Return a record for each student, grader, setting, k and metric by the run's rules; none for outcomes."""
         return self._scored.scores
 
     @property
     def result(self) -> str:
-        """Return the main result in the words of the report; empty for a run with one student."""
+        """Return the main result in the words of the report, which is empty for a single student."""
         return " ".join(self._scored.result)
 
     @property
     def format_first(self) -> list[str]:
-        """Return a warning for each student whose scores are unreliable because most of its replies miss the format."""
+        """Return a warning for each student whose scores are unreliable because most replies miss the format."""
         return self._scored.format_first
 
     @cached_property
@@ -121,40 +115,37 @@ class RunView:
 
     @cached_property
     def outcomes(self) -> list[OutcomeScore]:
-        """Return one record for each student, grader, setting, k, probes or controls, and outcome.
-
-        Empty if the graders of the run award points.
-        """
+        """Return a record for each student, grader, setting, k, topics and outcome; none if graders give points."""
         return run_outcomes(self._run) if self._run.has_outcomes else []
 
     @cached_property
     def outcome_changes(self) -> list[OutcomeChange]:
-        """Return the differences in outcomes between tuned students and their bases, or else from the first student."""
+        """Return the differences in outcomes of tuned students from their bases, or else from the first student."""
         return run_outcome_changes(self._run) if self._run.has_outcomes else []
 
     def scored(self, *, rules: Literal["default", "paper"] | None = None, by_sets: bool = False) -> list[CellScore]:
-        """Return the scores under other rules, or with reserved skill sets reported separately."""
+        """Return the scores by other rules, or separately for reserved skill sets."""
         return run_scores(self._run, rules=rules, by_sets=by_sets)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all texts and grades exist for every combination in every cell."""
+        """Whether all planned texts and grades exist."""
         scores: list[CellScore | OutcomeScore] = [*self.scores, *self.outcomes]
         return all(score.complete == score.combinations for score in scores)
 
     def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> TextRows:
-        """Return the graded texts with their points, best first. There is one record for each text and grader."""
+        """Return the graded texts with their points, best first, one record for each text and grader."""
         rows = run_texts(self._run, student=student, k=k)
         return TextRows(row for row in rows if grader in (None, row.grader))
 
     def compare(
         self, first: str, second: str, *, metric: str = FULL_MARKS, rules: Literal["default", "paper"] | None = None
     ) -> StudentComparison:
-        """Compare two students on the combinations that both have completed; return the differences and the texts."""
+        """Compare two students on the combinations that both completed."""
         return compare_students(self._run, first, second, metric=metric, rules=rules)
 
     def votes(self) -> Iterator[dict[str, Any]]:
-        """Yield every grading call with its raw reply and its parsed grade."""
+        """Yield all grading calls with their raw replies and parsed grades."""
         return vote_rows(self._run)
 
     def annotation(
@@ -169,10 +160,10 @@ class RunView:
         student: str | None = None,
         k: int | None = None,
     ) -> AnnotationTask:
-        """Make an annotation task for human raters: each rater's texts, the questions, and the place of the answers.
+        """Make a task for people: each rater's texts, the questions, and the file of the answers.
 
-        Each rater reads n texts (50 by default), or as many texts as are required for a 95% interval of agreement that
-        is no wider than `width` at this `agreement`. The share `overlap` of the texts is given to every rater.
+        Each rater reads n texts (default: 50), or as many as make the 95% interval of agreement no wider than `width`
+        at this `agreement`. All raters read the share `overlap` of the texts.
         """
         students = () if student is None else (student,)
         ks = () if k is None else (k,)
@@ -196,7 +187,7 @@ class RunView:
         return _frame(tables[what]())
 
     def report(self, *, output: str | Path | None = None, figures: bool = True) -> Path:
-        """Write the report and return the path of its first page."""
+        """Write the report, and return the path of its first page."""
         folder = Path(output) if output is not None else self.path / "report"
         return write_report([self._run], output=folder, options=ReportOptions(figures=figures)).page
 
@@ -219,22 +210,22 @@ def draw(
     partition: str | None = None,
     exclude: Sequence[str] = (),
 ) -> list[Combination]:
-    """Draw n combinations of k skills and a topic. The same arguments give the same combinations on every machine."""
+    """Draw n combinations of k skills and a topic, the same for equal arguments on every machine."""
     pool = catalog.pool(setting, partition=partition, exclude=with_listed_skills(exclude))
     return draw_combinations(Draw(pool, setting, k, seed), n)
 
 
 def read_reply(combination: Combination, reply: str, *, text: str | None = None, prompts: str = "standard") -> Reading:
-    """Parse a grader's reply into points in the order skills, topic, sense, length, or into a reason why this fails.
+    """Parse a grader's reply into points in the order skills, topic, sense, length, or into the reason for a failure.
 
-    If the graded `text` is given, grades inside that text are not attributed to the grader.
+    With the graded `text`, grades that the text itself contains are not attributed to the grader.
     """
     rubric = rubric_of(combination.skills, combination.topic, phrases=load_prompts(prompts).phrases)
     return read_grades(rubric, reply, text=text)
 
 
 def check(text: str, combination: Combination, catalog: Catalog) -> Verdict:
-    """Grade a text by code; return the words that show each skill and the topic, and the reasons for denied points."""
+    """Grade a text by code, with the words that show each skill and the topic, and the reasons for denied points."""
     require_checkers(catalog, combination.skills, "check")
     return RulesGrader(catalog).verdict(text, skills=combination.skills, topic=combination.topic)
 
@@ -246,7 +237,7 @@ def score(
     *,
     rules: Literal["default", "paper"] = "default",
 ) -> dict[str, float | None]:
-    """Compute the metrics of a text from the grades of its rounds; None if unparseable votes could change a metric."""
+    """Compute the metrics of a text from its grades, which are None if unparseable votes could change them."""
     rubric = rubric_of(combination.skills, combination.topic)
     readings = [reading_of(grade, combination.skills) if isinstance(grade, Verdict) else grade for grade in grades]
     points = decide_points(rubric, plain_answer(text), readings, rounds=max(1, len(readings)), rules=rules_named(rules))
@@ -254,7 +245,7 @@ def score(
 
 
 def open_run(name: str | Path) -> RunView:
-    """Open a run by the name of its folder in `runs/`, or by its path."""
+    """Open a run by its name in `runs/`, or by its path."""
     return RunView(open_stored_run(str(name)))
 
 
@@ -274,11 +265,10 @@ def evaluate(
     prompts: str = "standard",
     max_usd: float | None = None,
 ) -> RunView:
-    """Evaluate one student with one grader and return the run. A repeated call makes only the missing model calls.
+    """Evaluate a student with a grader and return the run. Repeating the call makes only missing model calls.
 
     Student and grader are model strings, or mappings with the keys of an experiment file, such as `model` and `key`.
-    Each cell contains `combinations` combinations with `generations` texts each. `rounds` is the number of gradings per
-    text.
+    Each setting and k has `combinations` combinations with `generations` texts each, and each text `rounds` gradings.
     """
     step = {
         "name": "evaluate",
@@ -313,13 +303,13 @@ def run(
     step: str | None = None,
     prices: str | Path | None = None,
 ) -> RunView:
-    """Run an experiment from a file or a mapping, and return the run. Finished calls are not repeated.
+    """Run an experiment from a file or a mapping, without repeating finished calls, and return the run.
 
-    `set` changes values by their path, such as {"budget.max_usd": 5}. With `step`, only the step with this name runs.
+    `set` changes values of a file by their path, such as {"budget.max_usd": 5}. With `step`, only this step runs.
     """
     if isinstance(experiment, Mapping):
         if set:
-            raise UserError("`set` changes an experiment file.", hint="Change the mapping itself.")
+            raise UserError("`set` applies to experiment files.", hint="Change the mapping instead.")
         checked = experiment_of(dict(experiment), source="skillmix.run")
     else:
         checked = load_experiment(Path(experiment), changes=[f"{key}={value}" for key, value in (set or {}).items()])
@@ -341,11 +331,11 @@ def calibrate(
     prices: str | Path | None = None,
     bigbench: str | Path | None = None,
 ) -> Calibration:
-    """Grade texts with known labels and return the grader's report. A repeated call makes only the missing model calls.
+    """Grade texts with known labels and return the grader's card. Repeating the call makes only missing model calls.
 
     The grader is a model string, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file,
-    a folder of YAML files, or `bigbench:TASK`. `size` limits the number of texts, which are chosen by hash. The report
-    is also saved in the run as a page and as JSON. The result contains the path of the folder.
+    a folder of YAML files, or `bigbench:TASK`. `size` limits the number of texts, which are chosen by hash. The card is
+    also saved in the folder of the run, as a page and as JSON.
     """
     plan = planned(
         _model(grader) | ({} if rounds is None else {"rounds": rounds}),
@@ -370,10 +360,10 @@ def grader_cards(
     truth: str | None = None,
     rules: Literal["default", "paper"] | None = None,
 ) -> list[GraderCard]:
-    """Make a report for each grader of one or more runs: agreement with labels, bias, consistency, scores.
+    """Make a card for each grader of one or more runs: agreement with labels, bias, consistency and scores.
 
-    `truth` is the source of the labels: a grader's name, "rules" (code) or "people". The default is people, or else
-    code, or else a grader.
+    `truth` is the source of the labels: a grader, "rules" (code) or "people" (default: people, else code, else a
+    grader).
     """
     several = [runs] if isinstance(runs, RunView | str | Path) else list(runs)
     stored = [run._run if isinstance(run, RunView) else open_stored_run(str(run)) for run in several]
@@ -393,13 +383,12 @@ def build_dataset(
 ) -> WrittenDataset:
     """Collect the conversations of runs with full marks as training data.
 
-    A `recipe` such as "D(1,2)" stands for one of the paper's data sets. Without a recipe, texts with any k or with the
-    given k are used. `shown` determines how texts are treated that show a reserved pair or two held-out skills. The
-    default is the first run's setting. `only_requested` excludes texts that show a skill that was not requested. Both
-    settings require checkers.
+    A `recipe` such as "D(1,2)" is a data set of the paper; otherwise, texts with the given k, or with any k, are used.
+    `shown` sets what happens to texts that show a reserved pair or two held-out skills (default: the first run's
+    setting), and `only_requested` excludes texts that show a skill that was not requested. Both need checkers.
     """
     if recipe is not None and k:
-        raise UserError(f"The recipe {recipe} already determines k.", hint="Give only one of them.")
+        raise UserError(f"The recipe {recipe} determines k.", hint="Give only one of them.")
     chosen = recipe_named(recipe, size=size) if recipe is not None else plain_recipe(list(k), size=size)
     names = [str(source.path.resolve()) if isinstance(source, RunView) else source for source in sources]
     folder = Path(output) if output is not None else None
@@ -412,10 +401,10 @@ def build_dataset(
 def train(
     *, name: str, base: str, data: Sequence[WrittenDataset | str | Path], catalog: str = "paper", **recipe: object
 ) -> Trained:
-    """Fine-tune a local model and return its checkpoint, which is saved in the run `name`; requires `skillmix[train]`.
+    """Fine-tune a local model and return its checkpoint in the run `name`; requires `skillmix[train]`.
 
-    `data` consists of data sets, their folders, or JSON Lines files with conversations. `recipe` accepts the keys of a
-    train step, such as `epochs`, `batch`, `learning_rate` and `lora`.
+    `data` are data sets, their folders, or JSON Lines files of conversations. `recipe` takes the keys of a train step,
+    such as `epochs`, `batch`, `learning_rate` and `lora`.
     """
     paths = [str((item.folder if isinstance(item, WrittenDataset) else Path(item)).resolve()) for item in data]
     step = {"name": "train", "stage": "train", "base": "base", "data": paths, **recipe}
@@ -440,10 +429,10 @@ def frequency(
     exclude_list: str | Path | None = None,
     max_usd: float | None = None,
 ) -> FrequencyResult:
-    """Measure how common each skill of a catalog is in a corpus. A repeated call makes only the missing model calls.
+    """Measure how common each skill of a catalog is in a corpus. Repeating the call makes only missing model calls.
 
     `corpus` is a text, JSON Lines or Parquet file, a folder of such files, or a list of files and folders. The grader
-    is a model string, or a mapping with the keys of an experiment file. `rules:` grades by code. The sample and the
+    is a model string, such as `rules:` for code, or a mapping with the keys of an experiment file. The sample and the
     calls are stored in the run `name`.
     """
     sources = [corpus] if isinstance(corpus, str | Path) else list(corpus)
@@ -465,19 +454,17 @@ def frequency(
 
 
 def _require_own_run(experiment: Experiment) -> None:
-    """Raise an error if an existing run belongs to an experiment with other students or graders."""
+    """Reject an existing run of an experiment with other students or graders."""
     stored = new_run(experiment.name)
-    if not stored.exists or stored.is_imported:  # The run itself rejects additions to an import.
+    if not stored.exists or stored.is_imported:  # an import rejects additions itself
         return
     own = {*experiment.students, *experiment.graders}
     former = stored.known_experiment
     known = [*former.students, *former.graders]
     others = [name for name in known if name not in own]
-    if others and not own.issubset(
-        known
-    ):  # More models may have been added to the experiment of a user's own run in the meantime.
+    if others and not own.issubset(known):  # the user may have added models to the run's experiment
         raise UserError(
-            f"The run {stored.path} exists and belongs to another experiment: it has {', '.join(others)}.",
+            f"The run {stored.path} belongs to another experiment, with {', '.join(others)}.",
             hint="Choose another name. To add a model to that run, edit its experiment file and call skillmix.run.",
         )
 
@@ -487,7 +474,7 @@ def _model(model: str | Mapping[str, object]) -> dict[str, object]:
 
 
 def _outside_loops(work: Callable[[], _T]) -> _T:
-    """Run code that starts an event loop, in a separate thread if one is already running, as in a notebook."""
+    """Run code that starts an event loop, in another thread if a loop is already running, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The types that models, runs and steps share for requests to models and outcomes of calls."""
+"""Requests to models and outcomes of calls: the types that models, runs and steps share."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from skillmix.render import shortened
 
 Role = Literal["system", "user", "assistant"]
 LONGEST_NAME: Final = 100
-"""The maximum length of the name of a run, step, student or grader, because these names become file names."""
+"""The maximum length of the names of runs, steps, students and graders, which become file names."""
 _NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")
 
 
@@ -32,37 +32,34 @@ class Message:
 
     @cached_property
     def content_hash(self) -> str:
-        """Return the hash under which a journal stores the message."""
+        """Return the hash under which journals store the message."""
         return content_address(self.role, self.content)
 
 
 def content_address(role: Role, content: str) -> str:
     """Hash a message without normalization."""
-    # Not `digest`, because reading a journal hashes every message again and JSON encoding would take most of that time.
+    # Not `digest`, because its JSON encoding would slow down reading a journal, which hashes every message again.
     return blake2b(f"{role}\0{content}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """The sampling parameters of a reply. No other parameters are sent.
-
-    None means that a parameter is not sent or not known.
-    """
+    """The sampling parameters of a reply; None for a parameter that is not sent or not known."""
 
     temperature: float | None = 0.7
     max_tokens: int | None = 512
     top_p: float | None = None
     extra: str | None = None
-    """Additional fields of the request body as one JSON object, which `extra_json` creates."""
+    """Additional fields of the request body, as JSON from `extra_json`."""
 
     def settings(self) -> dict[str, object]:
-        """Return the form that is hashed and stored, in which the temperatures 1 and 1.0 are the same."""
+        """Return the parameters as hashed and stored; the temperatures 1 and 1.0 are equal."""
         settings: dict[str, object] = {
             "temperature": None if self.temperature is None else float(self.temperature),
             "max_tokens": self.max_tokens,
             "top_p": None if self.top_p is None else float(self.top_p),
         }
-        # Without additional fields, the form is the same as in older journals, so their calls keep their hashes.
+        # Leave out an empty `extra`, so that calls of older journals keep their hashes.
         return settings if self.extra is None else {**settings, "extra": self.extra_fields()}
 
     def extra_fields(self) -> dict[str, object]:
@@ -83,11 +80,9 @@ def extra_json(fields: Mapping[str, object]) -> str | None:
 
 
 UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
-"""The unknown sampling parameters of replies from other programs."""
-
-
+"""The sampling parameters of replies from other programs, which are unknown."""
 ONLY_TURN: Final = 0
-"""The turn number of a conversation with only one turn. Other turns count from 1. The reply needs no 'Answer:'."""
+"""The turn number in conversations of one turn, whose reply needs no 'Answer:'. Otherwise turns count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +100,7 @@ class GenerateKey:
 
 @dataclass(frozen=True, slots=True)
 class GradeKey:
-    """Identifies a grader's call within a run. `text` is a short hash of the graded text."""
+    """Identifies a grader's call within a run; `text` is a short hash of the graded text."""
 
     student: str
     combination: str
@@ -131,11 +126,11 @@ class Subject:
 
     combination: Combination
     criteria: tuple[str, ...] = ()
-    """The criteria of a grader, in the words of its prompt."""
+    """The criteria in the words of the grader's prompt."""
     text: str = ""
-    """The text that should be graded."""
+    """The text to grade."""
     is_control: bool = False
-    """Whether the topic is the harmless twin of a probe."""
+    """Whether the topic is the harmless counterpart of a probe."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +147,11 @@ class Request:
 
     @property
     def prompts(self) -> int:
-        """Return the final prompts, each with its own reply. There are several if code joins texts of single skills."""
+        """Count the final user prompts, of which there are several if code joins texts of single skills."""
         return sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(self.messages))) or 1
 
     def settings(self) -> dict[str, object]:
-        """Return the parts that the request hash covers: not the base URL, key, timeout, concurrency or prices."""
+        """Return what the request hash covers; base URL, key, timeout, concurrency and prices are not included."""
         return {
             "model": self.model,
             "messages": [message.content_hash for message in self.messages],
@@ -166,18 +161,18 @@ class Request:
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash the content of a request, so that a changed request under the same key is detected."""
+        """Hash the content of the request, so that a changed request under the same key is detected."""
         return digest("request", self.settings()).hex()
 
     def without_subject(self) -> "Request":
-        """Return the request with its hash but without its subject, as a journal requires it."""
+        """Return the request with its hash but without its subject, for a journal."""
         copy = object.__new__(Request)
         copy.__dict__.update(self.__dict__, subject=None, content_hash=self.content_hash)
         return copy
 
 
 def imported_request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
-    """Reconstruct the request for an imported reply from the known messages."""
+    """Make a request for an imported reply from the known messages."""
     return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)
 
 
@@ -187,12 +182,12 @@ class Reply:
 
     text: str
     finish: str | None = None
-    """The provider's reason why the reply ended; None if unknown."""
+    """The provider's reason for the end of the reply; None if unknown."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
     not_sent: tuple[str, ...] = ()
-    """Request parameters that the provider does not support."""
+    """Sampling parameters that the provider does not support."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", clean_text(self.text))
@@ -209,11 +204,11 @@ class Reply:
 
 
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
-"""The words, in lowercase, that providers use for a reply that ended at a token limit."""
+"""The finish reasons, in lowercase, of replies that ended at a token limit."""
 
 
 def was_cut(finish: str | None) -> bool | None:
-    """Whether a reply was truncated at a token limit; None if the provider did not say why it ended.
+    """Return whether a reply was truncated at a token limit; None if its finish reason is unknown.
 
     >>> was_cut("length"), was_cut("MAX_TOKENS"), was_cut("stop"), was_cut(None)
     (True, True, False, None)
@@ -225,28 +220,28 @@ ProblemKind = Literal["fatal", "final", "failed", "passing", "waiting"]
 """The effect of a problem on its run.
 
 - fatal: the model cannot be used, and the run stops.
-- final: the problem is the student's own outcome, such as a refusal. No run repeats this call.
-- failed: the model cannot answer this request now. This run does not retry it, but the next run does.
-- passing: the model may answer the same request soon. This run retries it.
-- waiting: the request is part of a batch, or would have been. This run does not wait for it, but the next run does.
+- final: the problem is the student's result, such as a refusal. The call is never repeated.
+- failed: the model cannot answer this request now. Only the next run repeats it.
+- passing: the model may answer the request soon. This run repeats it.
+- waiting: the request is in a batch, or was meant for one. Only the next run waits for it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CallProblem:
-    """The problem because of which a call has no reply."""
+    """The reason why a call has no reply."""
 
     kind: ProblemKind
     reason: str
     detail: str = ""
     retry_after: float | None = None
-    """The wait in seconds that the provider requested, which is not stored."""
+    """The wait that the provider requested, in seconds. Like the next fields, it is not stored."""
     is_free: bool = False
-    """Whether it is certain that the provider does not bill this attempt. This is not stored."""
+    """Whether the provider certainly does not bill this attempt."""
     tokens: tuple[int | None, int | None] = (None, None)
-    """Input and output tokens as counted by the provider, which are not stored."""
+    """Input and output tokens as counted by the provider."""
     may_move: bool = False
-    """Whether another server for the same model can accept the call at once. This is not stored."""
+    """Whether another server of the model can accept the call at once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", clean_text(self.reason))
@@ -255,16 +250,16 @@ class CallProblem:
 
 Outcome = Reply | CallProblem
 Origin = Literal["call", "imported", "imported-text"]
-"""The origin of a call: made by skillmix, an imported reply, or an imported text that is itself the answer."""
+"""The origin of a call: made by skillmix, an imported reply, or an imported text without a reply around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in the form that a journal stores."""
+    """A call as a journal stores it."""
 
     key: CallKey
     outcome: Outcome | None
-    """The outcome; None while the call is part of an unfinished provider batch."""
+    """None while the call is in an unfinished batch."""
     model: str
     messages: tuple[str, ...]
     """Hashes of the request's messages."""
@@ -277,33 +272,32 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that a model sets for the run that calls it."""
+    """The limits of a model."""
 
     in_process: bool = False
-    """Whether the model's weights are loaded in this process. Only one such model is open at a time."""
+    """Whether the weights are loaded in this process, where only one such model is open at a time."""
     in_flight: int | None = None
-    """The most calls that the model handles at once; None if unknown."""
+    """The most simultaneous calls; None if unknown."""
     may_rest: bool = False
     """Whether calls may wait in a provider's batch for hours."""
 
 
 class Model(Protocol):
-    """A model, which accepts requests when it has capacity and yields each outcome as soon as the outcome is ready."""
+    """A model, which takes requests when it has capacity and yields outcomes as they become available."""
 
     @property
     def limits(self) -> Limits:
-        """Return the model's limits. Subclasses inherit defaults for all methods except `serve`."""
+        """Return the limits of the model. Subclasses inherit defaults for all methods except `serve`."""
         return Limits()
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Yield every request with its outcome, in any order."""
+        """Yield each request with its outcome, in any order."""
         ...
 
     async def probe(self) -> CallProblem | None:
-        """Check base URL, name and key without a paid call; None if there is no problem.
+        """Check base URL, name and key without a paid call, and return the problem, if any.
 
-        The method may also raise a `UserError` with a hint. Not every command calls this method. For example,
-        `grade-text` does not.
+        A model may also raise a `UserError` with a hint. Some commands, such as `grade-text`, do not probe.
         """
         return None
 
@@ -316,7 +310,7 @@ _LARGEST_COUNT: Final = 2**53
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value can be a number of tokens.
+    """Return whether a value can be a number of tokens.
 
     >>> is_count(7), is_count(-7), is_count(True), is_count(2**70), is_count("7")
     (True, False, False, False, False)
@@ -340,19 +334,19 @@ def seed_for(experiment_seed: int, key: CallKey) -> int:
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return the name if it can be part of a key, and otherwise raise an error."""
+    """Return a name that can be part of a key, or raise an error."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise UserError(
             f"{shortened(name)!r} is not a valid name for a {what}.",
-            hint=f"Use at most {LONGEST_NAME} lowercase letters, digits, '.', '_' and '-'.",
+            hint=f"Use lowercase letters, digits, '.', '_' and '-', at most {LONGEST_NAME} in all.",
         )
     return name
 
 
 HUMAN: Final = "human:"
-"""The prefix of graders who are people. No experiment file or import can use a name with this prefix."""
+"""The prefix of graders who are people, which no name in an experiment file or import can have."""
 PEOPLE: Final = "people"
-"""The grader name for the majority of all people who rated a text."""
+"""The grader name of the majority of all people who rated a text."""
 _LONGEST_RATER: Final = 60
 
 
@@ -363,9 +357,8 @@ def human_grader(rater: str) -> str:
     'human:ann'
     """
     if len(rater) > _LONGEST_RATER:
-        raise UserError(
-            f"The name {rater[:20]!r}… is too long for a rater.", hint=f"Use at most {_LONGEST_RATER} characters."
-        )
+        hint = f"Use at most {_LONGEST_RATER} characters."
+        raise UserError(f"The name {rater[:20]!r}… is too long for a rater.", hint=hint)
     name = checked_name(rater, "rater")
     if not (name[0].isalnum() and name[-1].isalnum()):
         raise UserError(f"{name!r} is not a valid name for a rater.", hint="Begin and end it with a letter or a digit.")
@@ -373,7 +366,7 @@ def human_grader(rater: str) -> str:
 
 
 def is_human(grader: str) -> bool:
-    """Whether a grader is a person.
+    """Return whether a grader is a person.
 
     >>> is_human("human:ann"), is_human("judge")
     (True, False)
@@ -382,7 +375,7 @@ def is_human(grader: str) -> bool:
 
 
 def as_name(label: str) -> str:
-    """Convert a label from another program to the nearest valid name.
+    """Convert a label of another program to a valid name.
 
     >>> as_name("meta-llama/Llama-2 7B")
     'meta-llama-llama-2-7b'

@@ -1,4 +1,4 @@
-"""Messages to users besides results: log messages, and errors that commands show without a traceback."""
+"""Log messages, and errors that commands show without a traceback."""
 
 import logging
 import sys
@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Final
 
 _MOST_FAULTS: Final = 20
-"""The largest number of faults that one error lists. The others are only counted."""
+"""The most faults that an error lists; further ones are only counted."""
 
 
 class _StandardError(logging.Handler):
-    """Prints each message as a line on standard error. A closed stream does not stop a run."""
+    """Prints messages on standard error, which may be closed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(AttributeError, OSError, ValueError):
@@ -20,27 +20,27 @@ class _StandardError(logging.Handler):
 
 
 LOG: Final = logging.getLogger("skillmix")
-"""The logger for messages: progress and hints have level INFO, and remarks about results and missing data WARNING."""
+"""The logger of all messages: progress and hints at level INFO, remarks about results and missing data at WARNING."""
 LOG.setLevel(logging.INFO)
 LOG.addHandler(_StandardError())
 LOG.propagate = False
 
 
 class UserError(Exception):
-    """A mistake that the user can correct. Commands show its message and its hint."""
+    """An error that the user can correct; commands print its message and its hint."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.faults: Sequence[str] = (f"{message} {hint or ''}".rstrip(),)
-        """One entry for each fault that the error reports."""
+        """The reported faults."""
         if hint:
-            self.add_note(f"hint: {hint}")  # Show the hint in a Python traceback too.
+            self.add_note(f"hint: {hint}")  # for Python tracebacks
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal ends the command. Finished work is kept."""
+    """Raised when a signal ends the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -48,7 +48,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def visible(text: str) -> str:
-    r"""Escape the control characters of untrusted text, so that it is safe to print.
+    r"""Escape the control characters of untrusted text for printing.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -57,7 +57,7 @@ def visible(text: str) -> str:
 
 
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
-    """Make one error for all faults of a file or folder, so that the user can correct all of them at once."""
+    """Make one error for all faults of a file or folder."""
     if len(faults) == 1:
         return UserError(f"{subject}: {faults[0]}", hint=hint)
     more = len(faults) - _MOST_FAULTS
@@ -69,7 +69,7 @@ def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError
 
 
 def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
-    """Run checks, and return the errors of those that fail."""
+    """Run checks, and return their errors."""
     errors = []
     for check in checks:
         try:
@@ -82,7 +82,7 @@ def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
 def refuse(
     subject: str, errors: Sequence[UserError], *, hint: str = "Nothing was changed, and no call was made."
 ) -> None:
-    """Raise a list of errors as one error, or do nothing if the list is empty."""
+    """Raise errors as one; do nothing if there are none."""
     different = list({error.message: error for error in errors}.values())
     if len(different) == 1:
         raise different[0]

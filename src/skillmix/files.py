@@ -1,8 +1,4 @@
-"""Read YAML and JSON files from users and other programs as plain data, and replace files and folders as a whole.
-
-A name can also refer to a shipped file: `SHIPPED` contains the data of the package, and `experiment_file` finds an
-experiment.
-"""
+"""Read YAML and JSON files of users and other programs, find shipped files, and replace files and folders."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,16 +21,16 @@ from skillmix.errors import UserError, faults_error, visible
 from skillmix.render import did_you_mean, name_hint, shortened
 
 SHIPPED: Final = Path(str(files("skillmix"))) / "data"
-"""The folder with the package's own catalogs, prompt sets and other data."""
+"""The folder with the catalogs, prompt sets and other data of the package."""
 _T = TypeVar("_T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader if libyaml is installed, else the Python loader
-    """A safe loader that rejects repeated keys, because plain YAML would silently keep only the last value."""
+    """A safe loader that rejects repeated keys, of which YAML would keep only the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a mapping after checking that no key is repeated."""
+        """Build a mapping without repeated keys."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -52,16 +48,16 @@ SMALL: Final = 64 << 20
 LARGE: Final = 4 << 30
 """The maximum sizes in bytes of files written by users, and of lists of texts or combinations."""
 _MOST_NAMES: Final = 500
-"""The largest number of files in a folder that are considered for a suggestion."""
+"""The most files of a folder to consider for a suggestion."""
 
 
 def read_text(path: Path, *, most: int = SMALL) -> str:
-    """Read a UTF-8 text file. A device, or a file of more than `most` bytes, is an error."""
+    """Read a UTF-8 text file of at most `most` bytes."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise UserError(f"{path} is not a regular file.", hint="Write the text into a file.")
+            raise UserError(f"{path} is not a regular file.", hint="Copy its content into a file.")
         if path.stat().st_size > most:
-            raise UserError(f"{path} has more than {most >> 20:,} MiB.", hint="Check the path.")
+            raise UserError(f"{path} is larger than {most >> 20:,} MiB.", hint="Check the path.")
         return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         kinds = {".yaml", ".yml"} if path.suffix.casefold() in (".yaml", ".yml") else {path.suffix.casefold()}
@@ -72,13 +68,10 @@ def read_text(path: Path, *, most: int = SMALL) -> str:
         hint = name_hint(path.name, beside, otherwise="Check the path.")
         raise UserError(f"There is no file {path}.", hint=hint) from None
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).", hint="Save it as UTF-8."
-        ) from None
+        raise UserError(f"{path} is not UTF-8 text at byte {error.start}.", hint="Save it as UTF-8.") from None
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be read: {error.strerror}.", hint="Check the path and its permissions."
-        ) from None
+        hint = "Check the path and its permissions."
+        raise UserError(f"{path} cannot be read: {error.strerror}.", hint=hint) from None
 
 
 def read_yaml(path: Path) -> object:
@@ -89,22 +82,22 @@ def read_yaml(path: Path) -> object:
 def _document_of(text: str, path: Path) -> object:
     document = yaml_of(text, source=str(path))
     if document is None:
-        raise UserError(f"{path} is empty.", hint="Fill it in; the files that ship with skillmix are examples.")
+        raise UserError(f"{path} is empty.", hint="Check the path, or fill in the file.")
     return document
 
 
 _shared_document = lru_cache(maxsize=32)(_document_of)
-"""Cached, because a command loads its catalog and prompts several times and parsing takes most of that time."""
+"""`_document_of` with a cache, because a command parses its catalog and prompts several times."""
 
 
 LIST: Final = "file:"
-"""The prefix of an exclude list's path in places where a skill name is expected."""
+"""The prefix of an exclude list's path among names of skills."""
 _LIST_KEYS: Final = ("catalog", "source", "threshold", "skills")
-_LIST_HINT: Final = "Write a list as `skills: [a, b]` or `[a, b]`; `skillmix frequency` writes one."
+_LIST_HINT: Final = "Write the file as `skills: [a, b]` or `[a, b]`, or let `skillmix frequency` write it."
 
 
 def with_listed_skills(names: Iterable[str]) -> list[str]:
-    """Replace every `file:PATH` with the skills in that list, so that draws depend on the content of the list.
+    """Replace every `file:PATH` with the skills in this file, so that draws depend on its content.
 
     >>> with_listed_skills(["common", "metaphor"])
     ['common', 'metaphor']
@@ -116,7 +109,7 @@ def with_listed_skills(names: Iterable[str]) -> list[str]:
             continue
         path = Path(name.removeprefix(LIST)).expanduser()
         if path.is_dir() or not path.name:
-            raise UserError(f"{name!r} has no path of a file.", hint=_LIST_HINT)
+            raise UserError(f"{name!r} does not name a file.", hint=_LIST_HINT)
         listed = read_yaml(path)
         faults = []
         if isinstance(listed, dict):
@@ -129,7 +122,7 @@ def with_listed_skills(names: Iterable[str]) -> list[str]:
             listed = None
         skills = listed or []
         faults += [
-            f"{skill!r} is not the name of a skill" for skill in skills if not (skill and isinstance(skill, str))
+            f"{skill!r} is not the name of a skill" for skill in skills if not isinstance(skill, str) or not skill
         ]
         if faults:
             raise faults_error(str(path), faults, hint=_LIST_HINT)
@@ -138,17 +131,17 @@ def with_listed_skills(names: Iterable[str]) -> list[str]:
 
 
 def _experiments() -> Path:
-    """Return the folder of shipped experiments in the wheel, or else in the checkout."""
+    """Return the folder of shipped experiments, in the wheel or else in the checkout."""
     return (SHIPPED / "shipped" if (SHIPPED / "shipped").is_dir() else SHIPPED.parents[2]) / "experiments"
 
 
 def shipped_experiments() -> dict[str, Path]:
-    """Return the files of shipped experiments by name."""
+    """Return the paths of shipped experiments by name."""
     return {file.stem: file for file in sorted(_experiments().glob("*.yaml"))}
 
 
 def experiment_file(name: Path) -> Path:
-    """Find an experiment: the user's own file or a shipped experiment by name (`smoke`, `experiments/smoke.yaml`)."""
+    """Find an experiment: a file, or a shipped experiment by name (`smoke`, `experiments/smoke.yaml`)."""
     try:
         is_own = bool(name.suffix) or len(name.parts) != 1 or name.is_file()
     except OSError:  # the name is too long
@@ -158,15 +151,14 @@ def experiment_file(name: Path) -> Path:
     shipped = shipped_experiments()
     if name.name in shipped:
         return shipped[name.name]
-    others = f"Shipped: {', '.join(shipped)}. Or give the path of a file."
+    others = f"Give a file, or the name of a shipped experiment: {', '.join(shipped)}."
     raise UserError(
-        f"There is no experiment {name.name!r}, and no file of this name.",
-        hint=name_hint(name.name, list(shipped), otherwise=others),
+        f"There is no experiment or file {name.name!r}.", hint=name_hint(name.name, list(shipped), otherwise=others)
     )
 
 
 def own_or_shipped(name: str | Path) -> Path:
-    """Resolve a name to a path. The user's own file or folder takes precedence over a shipped experiment.
+    """Resolve a name to a path; the user's own file or folder takes precedence over a shipped experiment.
 
     >>> own_or_shipped("experiments/smoke.yaml").is_file(), own_or_shipped("experiments/unknown.yaml").is_file()
     (True, False)
@@ -174,7 +166,7 @@ def own_or_shipped(name: str | Path) -> Path:
     path = Path(name).expanduser()
     try:
         is_own = path.exists() or ".." in path.parts
-    except (OSError, ValueError):  # for instance, the name is too long
+    except (OSError, ValueError):  # the name is too long, for example
         is_own = True
     packed = _experiments().parent / path
     is_packed = not is_own and len(path.parts) == 2 and path.parts[0] == "experiments" and packed.exists()
@@ -190,20 +182,19 @@ def yaml_of(text: str, *, source: str) -> object:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         where = f"line {mark.line + 1}: " if mark else ""
-        raise UserError(
-            f"{source} is not valid YAML: {where}{problem}.", hint="Check quotes, colons and indentation."
-        ) from None
+        hint = "Check quotes, colons and indentation."
+        raise UserError(f"{source} is not valid YAML: {where}{problem}.", hint=hint) from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         # PyYAML's scalar constructors raise all these errors, for example for `!!int ""` and `2024-13-45`.
-        raise UserError(f"{source} holds an invalid value: {error}.", hint="Quote the value.") from None
+        raise UserError(f"{source} has an invalid value: {error}.", hint="Quote the value.") from None
     return document
 
 
 def _refuse_bombs(text: str) -> None:
-    """Reject YAML that would exhaust memory when loaded, by walking the parser's events first.
+    """Reject YAML that would exhaust the stack or the memory, by counting the parser's events.
 
-    The C loader is recursive, and crashes where Python would raise an error. An alias repeats a whole value, so a few
-    lines with aliases to aliases can expand to more values than fit into memory.
+    The recursive C loader crashes where Python would raise an error, and a few lines with aliases of aliases can expand
+    to more values than fit into memory.
     """
     size = 0
     open_nodes: list[tuple[str | None, int]] = []
@@ -222,7 +213,7 @@ def _refuse_bombs(text: str) -> None:
             sizes[event.anchor] = 1
         size += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         if len(open_nodes) > _DEEPEST:
-            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
         if size > _MOST_VALUES:
             raise ValueError(f"it expands to more than {_MOST_VALUES} values")
 
@@ -232,7 +223,7 @@ _MOST_VALUES: Final = 1_000_000
 
 
 def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
-    """Parse JSON bytes, with or without a byte order mark."""
+    """Parse JSON, with or without a byte order mark."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
         value: object = json.loads(text, parse_constant=_finite, parse_float=_finite)
@@ -246,7 +237,7 @@ def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
 
 
 def _finite(written: str) -> float:
-    """Reject NaN and Infinity, which Python accepts although JSON does not, and values that overflow, such as 1e999."""
+    """Reject NaN and Infinity, which are not JSON, and numbers that overflow, such as 1e999."""
     number = float(written)
     if not isfinite(number):
         raise ValueError(f"{written} is not a number")
@@ -254,7 +245,7 @@ def _finite(written: str) -> float:
 
 
 def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, Any]:
-    """Parse JSON bytes that must contain an object.
+    """Parse a JSON object.
 
     >>> json_object(b'{"a": 1}', source="a file", hint="Correct it.")
     {'a': 1}
@@ -266,14 +257,14 @@ def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, An
 
 
 def with_nearest(fault: str, name: str, known: Iterable[str]) -> str:
-    """Describe an unknown name as a fault, and ask whether the nearest known name was meant."""
+    """Append the nearest known name to a fault about an unknown name."""
     question = did_you_mean(name, known)
     return f"{fault}. {question}" if question else fault
 
 
 @contextmanager
 def refusing_values() -> Iterator[None]:
-    """Turn a `UserError` raised in a pydantic validator into a fault of the checked value."""
+    """Turn a `UserError` in a pydantic validator into a fault of the value."""
     try:
         yield
     except UserError as error:
@@ -281,7 +272,7 @@ def refusing_values() -> Iterator[None]:
 
 
 def refused_if(find: Callable[[Any], Iterable[str]]) -> Any:
-    """Return a pydantic validator that rejects a value if `find` finds a fault in it."""
+    """Make a pydantic validator that rejects values in which `find` finds faults."""
     from pydantic import AfterValidator
 
     def checked(value: Any) -> Any:
@@ -295,16 +286,16 @@ def refused_if(find: Callable[[Any], Iterable[str]]) -> Any:
 
 
 def accepted_if(is_good: Callable[[Any], object], words: str) -> Any:
-    """Return a pydantic validator that rejects values for which `is_good` is false."""
+    """Make a pydantic validator that rejects values for which `is_good` is false."""
     return refused_if(lambda value: () if is_good(value) else (words,))
 
 
 Fault = Mapping[str, Any]
-"""One entry of `ValidationError.errors()`: type, location, value, and details that depend on the type."""
+"""An entry of `ValidationError.errors()`: type, location, value, and details that depend on the type."""
 
 
 def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
-    """Describe a fault in plain words, without its location. For an unknown key, suggest the nearest one in `keys`.
+    """Describe a fault without its location; for an unknown key, suggest the nearest one in `keys`.
 
     >>> fault_words({"type": "int_parsing", "loc": ("k",), "input": "many", "msg": "…", "ctx": {}})
     "'many' is not an integer"
@@ -328,7 +319,7 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
 
 
 def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
-    """Read a YAML file with a shape such as `list[Entry]`. One error reports all faults."""
+    """Read a YAML file into a shape such as `list[Entry]`, or report all its faults in one error."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -339,7 +330,7 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
 
 
 def located_fault(fault: Fault, shape: Any) -> str:
-    """Describe a fault in a file of this shape in plain words after its location. Entries are numbered from 1."""
+    """Describe a fault in a file of this shape after its location, with entries numbered from 1."""
     at = ", ".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in fault["loc"])
     fields: Mapping[str, Any] = getattr(section_at(shape, fault["loc"])[1], "__pydantic_fields__", {})
     words = fault_words(fault, keys=[field.alias or name for name, field in fields.items()])
@@ -347,7 +338,7 @@ def located_fault(fault: Fault, shape: Any) -> str:
 
 
 def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | str], Any]:
-    """Return the innermost class with fields on the path to a location, and the keys to it from the next outer one."""
+    """Return the innermost class with fields that holds a location, and the path to it from the next outer class."""
     way: list[int | str] = []
     found: tuple[list[int | str], Any] = way, shape
     for part in (*location, ""):
@@ -363,7 +354,7 @@ def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | st
             shape = next((field.annotation for name, field in fields.items() if part == (field.alias or name)), None)
         elif get_origin(shape) in (list, dict):
             shape = members[-1]
-        else:  # pydantic identifies the member of a union by its tag
+        else:  # the location names a member of a union by its tag
             tagged = [(one, getattr(one, "__pydantic_fields__", {}).values()) for one in members]
             shape = next((one for one, own in tagged if any(part in get_args(f.annotation) for f in own)), None)
         way = [*way, part]
@@ -379,7 +370,7 @@ _WITH_VALUE: Final = {
     **dict.fromkeys(
         ("dict_type", "model_type", "model_attributes_type", "dataclass_type", "mapping_type"), "is not a mapping"
     ),
-    "string_pattern_mismatch": "may have only lowercase letters, digits, dots, dashes and underscores",
+    "string_pattern_mismatch": "may contain only lowercase letters, digits, dots, dashes and underscores",
 }
 _LIMITS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "greater_than_equal": lambda ctx: f"is below {ctx['ge']}",
@@ -395,12 +386,12 @@ _SENTENCES: Final = {
     "string_too_short": "the text is empty",
     "too_short": "the list has too few entries",
     "too_long": "the list has too many entries",
-    "none_required": "no value may be given here",
+    "none_required": "the value must be empty",
 }
 
 
 def _value(fault: Fault) -> str:
-    """Show the faulty value, unless its key may belong to a secret."""
+    """Return the faulty value for a message, unless it may be a secret."""
     return "the value" if _SECRET.intersection(fault["loc"]) else _shown(fault["input"])
 
 
@@ -408,7 +399,7 @@ _SECRET: Final = frozenset({"key", "extra", "system"})
 
 
 def _shown(value: object) -> str:
-    """Shorten a value to one line, as the user wrote it."""
+    """Format a value as the user wrote it, on one line."""
     if value is None:
         return "nothing"
     return visible(shortened(str(value) if isinstance(value, bool | int | float) else repr(value)))
@@ -422,7 +413,7 @@ _WORKSHOP_MARK: Final = "skillmix-workshop"
 _WORKSHOP_NOTE: Final = "A skillmix command writes here what will take the place of the folder beside it.\n"
 _LOCK: Final = "lock"
 _BY_THE_SYSTEM: Final = (".DS_Store",)
-"""Files that file managers may create in any folder."""
+"""Files that file managers create in any folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,26 +422,25 @@ class FolderKind:
 
     name: str
     is_marked: Callable[[Path], bool]
-    """Returns whether the content of a folder shows that the folder is of this kind."""
+    """Returns whether a folder is of this kind by its content."""
     files: tuple[str, ...] = ()
-    """Patterns for all files that belong in the folder."""
+    """Patterns for all files of such a folder."""
 
 
 def require_replaceable(folder: Path, kind: FolderKind) -> None:
-    """Raise an error if a folder is in use, or contains a file that skillmix did not write."""
+    """Reject a folder that is in use, or that contains a file that skillmix did not write."""
     target = folder.resolve()
     if Path.cwd().resolve().is_relative_to(target):
-        raise UserError(f"{folder} is the current folder or contains it.", hint="Choose a separate folder.")
+        raise UserError(f"{folder} is the current folder or contains it.", hint="Choose another folder.")
     if not target.exists():
         return
     if not target.is_dir():
-        raise UserError(f"{folder} is a file.", hint="Name a folder.")
+        raise UserError(f"{folder} is a file.", hint="Choose a folder.")
     if not any(target.iterdir()):
         return
+    hint = "Nothing was changed. Choose another folder, or move this one."
     if not kind.is_marked(target):
-        raise UserError(
-            f"{folder} exists and is not {kind.name}.", hint="Nothing was changed. Choose another folder, or move it."
-        )
+        raise UserError(f"{folder} exists and is not {kind.name}.", hint=hint)
     known = (*kind.files, *_BY_THE_SYSTEM)
     inside = (
         path.relative_to(target).as_posix()
@@ -459,18 +449,15 @@ def require_replaceable(folder: Path, kind: FolderKind) -> None:
     )
     other = next((name for name in inside if not any(fnmatchcase(name, pattern) for pattern in known)), None)
     if other is not None:
-        raise UserError(
-            f"{folder} would be replaced, but {other} in it is not part of {kind.name}.",
-            hint="Nothing was changed. Move that file, or choose another folder.",
-        )
+        raise UserError(f"{folder} cannot be replaced: {other} in it is not part of {kind.name}.", hint=hint)
 
 
 @contextmanager
 def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
-    """Yield a path for the new folder, which replaces the old one if the block ends without an error.
+    """Yield a path for a new folder, which replaces the old one if the block ends without an error.
 
-    The new folder is created in a temporary folder beside the old one, with a unique name and a lock. A temporary
-    folder left by a killed process is removed by the next process that replaces the same folder.
+    The new folder is made in a locked temporary folder beside the old one. If its process is killed, the next process
+    that replaces the same folder removes it.
     """
     from filelock import FileLock  # imported here because the import is slow
 
@@ -482,11 +469,10 @@ def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
     lock = FileLock(workshop / _LOCK)
     try:
         with lock:
-            # The mark is written after the lock is taken, so a folder with a mark but no lock is left over from a
-            # killed process.
+            # The mark is written under the lock, so a marked folder without a lock belongs to a killed process.
             (workshop / _WORKSHOP_MARK).write_text(_WORKSHOP_NOTE, encoding="utf-8")
             yield workshop / "new"
-            require_replaceable(folder, kind)  # writing the new folder may have taken hours
+            require_replaceable(folder, kind)  # again, because writing the new folder may have taken hours
             if target.exists():
                 target.rename(workshop / "old")
             (workshop / "new").rename(target)
@@ -499,7 +485,7 @@ def _prefix(target: Path) -> str:
 
 
 def _remove(workshop: Path, target: Path) -> None:
-    """Remove a temporary folder, but first restore an old folder that was moved there and not replaced."""
+    """Remove a temporary folder, after restoring an old folder that was not replaced."""
     old = workshop / "old"
     if old.exists() and not target.exists():
         old.rename(target)
@@ -518,7 +504,7 @@ def _remove_left_overs(target: Path) -> None:
 
 
 def write_whole(file: Path, content: str) -> None:
-    """Replace a file in one step, so that after a crash the old file is still intact."""
+    """Replace a file atomically."""
     partial = file.with_name(file.name + ".partial")
     partial.write_text(content, encoding="utf-8")
     partial.replace(file)

@@ -1,4 +1,4 @@
-"""Content hashes, and draws that depend only on hashes. No other randomness enters a run."""
+"""Content hashes, and draws by hash, which are the only randomness of a run."""
 
 import json
 from collections.abc import Callable
@@ -7,16 +7,13 @@ from hashlib import blake2b
 from typing import Final
 
 HEX_ID: Final = 16
-"""The number of hex digits in a printed id. With 64 bits, two of a million ids collide with a probability of 3e-8."""
-
-
-# One encoder for all calls, because `json.dumps` with settings creates an encoder each time, which is slower than
-# encoding.
+"""Hex digits of a printed id. With 64 bits, two of a million ids collide with a probability of 3e-8."""
+# A shared encoder, because `json.dumps` with settings would create one for each call.
 _canonical: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 
 
 def digest(*parts: object, size: int = 16) -> bytes:
-    """Hash JSON-serializable parts with their boundaries, so ("ab", "c") and ("a", "bc") have different hashes."""
+    """Hash JSON-serializable parts and their boundaries, so that ("ab", "c") and ("a", "bc") differ."""
     return blake2b(_canonical(parts).encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
@@ -30,7 +27,7 @@ def short_id(*parts: object) -> str:
 
 
 def ranked(items: list[str], *purpose: object) -> list[str]:
-    """Sort items by a hash of the purpose and the item, so that adding an item does not change the order of the others.
+    """Sort items by a hash of the purpose and the item, so that a new item does not reorder the others.
 
     >>> sorted(ranked(["a", "b", "c"], "demo")) == ["a", "b", "c"]
     True
@@ -39,16 +36,15 @@ def ranked(items: list[str], *purpose: object) -> list[str]:
 
 
 def seed_of(experiment_seed: int, *key: object) -> int:
-    """Derive the 31-bit seed of one call from the experiment's seed and the call's key."""
+    """Derive the 31-bit seed of a call from the experiment's seed and the key of the call."""
     return int.from_bytes(digest(experiment_seed, *key, size=4)) >> 1
 
 
 def permuted(index: int, total: int, key: bytes) -> int:
     """Map an index to its image under a keyed permutation of range(total).
 
-    This makes draws without replacement: the n-th item can be computed without the earlier items, and `total` can be
-    any number. The permutation is a Feistel network over an even number of bits, repeated until the result is below
-    `total`.
+    Draws without replacement can then compute the n-th item directly. The permutation is a Feistel network over an even
+    number of bits, repeated until the result is below `total`.
 
     >>> sorted(permuted(i, 10, b"key") for i in range(10)) == list(range(10))
     True
@@ -57,7 +53,7 @@ def permuted(index: int, total: int, key: bytes) -> int:
 
 
 def unpermuted(image: int, total: int, key: bytes) -> int:
-    """Invert `permuted` by finding the index of an image.
+    """Invert `permuted`: return the index of an image.
 
     >>> [unpermuted(permuted(i, 10, b"key"), 10, b"key") for i in range(4)]
     [0, 1, 2, 3]
@@ -84,7 +80,7 @@ def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
 
 @lru_cache(maxsize=64)
 def _rounds(half: int, key: bytes) -> tuple[Callable[[int], int], ...]:
-    """Return the rounds of a permutation, which are soon cached completely for up to 2**24 items."""
+    """Return the rounds of a permutation, with caches that can hold all results for up to 2**24 items."""
     size, mask = (half + 7) // 8, (1 << half) - 1
 
     def mixed(number: bytes, value: int) -> int:

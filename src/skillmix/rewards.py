@@ -1,8 +1,7 @@
-"""Rewards for reinforcement learning in the form that TRL's trainers require: one number for each completion.
+"""Reward functions for TRL's trainers, which return a number for each completion.
 
-Rewards are computed by code, like the points from the grader `rules:` in an evaluation. A reward takes a millisecond,
-and `full_marks` is 1 exactly where the evaluation gives full marks. `skillmix prompts --dataset FILE` writes prompts
-with the columns that the rewards read.
+They are computed by code in about a millisecond, like the points of the grader `rules:`, so `full_marks` is 1 exactly
+where an evaluation gives full marks. `skillmix prompts --dataset FILE` writes prompts with the columns that they read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 
 Completion = str | Sequence[Mapping[str, Any]]
-"""A text, or messages of which the last one is the model's."""
+"""A text, or messages that end with the model's."""
 CATALOG: Final = "verifiable"
 
 
@@ -46,7 +45,7 @@ def skill_fraction(
     catalog: str | Sequence[str] = CATALOG,
     **_: object,
 ) -> list[float]:
-    """Return the share of skills that each completion shows; 0 without the points for topic, sense and length."""
+    """Return the share of skills that each completion shows; 0 if it misses the topic, sense or length point."""
     return [_known(text_score(points, "skill_fraction")) for points in _points(completions, skills, topic, catalog)]
 
 
@@ -57,10 +56,9 @@ def partial_credit(
     catalog: str | Sequence[str] = CATALOG,
     **_: object,
 ) -> list[float]:
-    """Return the share of its k + 3 points that each completion earns; 0 for a text without sense.
+    """Return the share of its k + 3 points that each completion earns; 0 without the point for sense.
 
-    The point for sense is also a condition, because otherwise a list of cue words, or a copy of the definitions in the
-    prompt, would earn the points for skills.
+    Without this condition, a list of cue words or a copy of the prompt's definitions would earn the points for skills.
     """
     return [
         sum(map(bool, points)) / len(points) if points[_SENSE] else 0.0
@@ -86,14 +84,14 @@ def _points(
     catalogs = [catalog] * len(completions) if isinstance(catalog, str) else list(catalog)
     if not len(completions) == len(skills) == len(topic) == len(catalogs):
         raise UserError(
-            f"{len(completions)} completions came with {len(skills)} lists of skills, {len(topic)} topics and "
+            f"There are {len(completions)} completions, but {len(skills)} lists of skills, {len(topic)} topics and "
             f"{len(catalogs)} catalogs.",
-            hint="Each column needs one entry for each completion, as TRL passes them.",
+            hint="Pass one entry per completion in each column, as TRL does.",
         )
     for completion, names, about, source in zip(completions, skills, topic, catalogs, strict=True):
         if isinstance(names, str):
             raise UserError(
-                f"The skills of a row are a text, {names!r}.", hint="The column `skills` holds lists of names."
+                f"The skills of a row are a text: {names!r}.", hint="Make the column skills lists of names."
             )
         asked, on = _combination(source, tuple(names), about)
         answer = extract_answer(text_of(completion))
@@ -103,7 +101,7 @@ def _points(
 
 @lru_cache(maxsize=4096)
 def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tuple[str, ...], str]:
-    """Return the names as spelled in the catalog; an unknown name, or a skill without a checker, raises an error."""
+    """Return the names in the catalog's spelling; reject unknown names and skills without a checker."""
     known = _catalog(catalog)
     combination = combination_of([known.skill(name).name for name in skills], known.topic(topic))
     require_checkers(known, combination.skills, "skillmix.rewards")
@@ -111,7 +109,7 @@ def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tup
 
 
 def text_of(completion: Completion) -> str:
-    """Return the text of a completion, which is the completion itself or the content of its last message.
+    """Return the text of a completion: the completion itself, or the content of its last message.
 
     >>> text_of([{"role": "assistant", "content": "Answer: Rain."}])
     'Answer: Rain.'

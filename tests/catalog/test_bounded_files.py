@@ -44,7 +44,7 @@ def test_a_file_above_the_limit_is_refused_and_one_at_it_is_read(tmp_path: Path)
     file.write_bytes(b"\xef\xbb\xbf1\r\n2\r3\n")
 
     assert read_text(file, most=10) == "1\n2\n3\n"
-    with pytest.raises(UserError, match="has more than"):
+    with pytest.raises(UserError, match="is larger than"):
         read_text(file, most=9)
 
 
@@ -53,7 +53,7 @@ def test_a_sparse_file_is_refused_without_being_read_whole(tmp_path: Path) -> No
     with file.open("wb") as stream:
         stream.truncate(1 << 40)
 
-    with pytest.raises(UserError, match="has more than 64 MiB"):
+    with pytest.raises(UserError, match="is larger than 64 MiB"):
         read_yaml(file)
 
 

@@ -207,8 +207,8 @@ def test_all_faults_of_the_files_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_catalog(str(copied(folder, figures=yaml.safe_dump(figures), grammar=grammar)))
     for fault in (
-        "figures.yaml, simile: no words of kind 'anima'. Did you mean \"animal\"?",
-        "figures.yaml, wish, name: has neither {word} nor {a word}",
+        "figures.yaml, simile: there are no words of kind 'anima'. Did you mean \"animal\"?",
+        "figures.yaml, wish, name: {word} or {a word} is missing",
         "grammar.yaml: there is no figure 'emfasis'. Did you mean \"emphasis\"?",
         "grammar.yaml: the figure 'emphasis' is missing",
         "grammar.yaml, promise: '{whom} {word} {a thing}' has an unknown slot: whom",

@@ -76,7 +76,7 @@ def test_trust_ends_with_the_command(ships: Path, monkeypatch: pytest.MonkeyPatc
     was_run(ships)
 
     assert grade(monkeypatch) == 2
-    with pytest.raises(UserError, match="you have not said that you trust it"):
+    with pytest.raises(UserError, match="has code that you have not trusted"):
         judge_of(load_catalog(str(ships)))
 
 

@@ -42,7 +42,7 @@ def test_skills_that_are_never_drawn_are_on_the_page_and_in_the_hint(capsys: pyt
     )
     assert len(never) == 5 and "simile" in never
     assert "setting 'all' draws from 51 skills" in error and "Choose k from 1 to 51." in error
-    assert "those outside both sides of the partition" in error
+    assert "skills in no group of the partition" in error
 
 
 def test_another_catalog_folder_can_be_named_either_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_rounds_of_data_and_training_parse() -> None:
     ("changes", "message"),
     [
         ({"sed": 1}, 'sed: there is no such key. Did you mean "seed"'),
-        ({"name": "Bad Name"}, "name: 'Bad Name' may have only lowercase letters"),
+        ({"name": "Bad Name"}, "name: 'Bad Name' may contain only lowercase letters"),
         ({"steps": [{"name": "x", "stage": "dance"}]}, "steps.x.stage: 'dance' is not one of evaluate,"),
         ({"graders": {"gpt": {"model": "openai:x", "rounds": 2}}}, "rounds must be odd"),
         ({"graders": {"gpt": {"model": "openai:x", "temperature": 0}}}, "temperature 0 all give the same grade"),
@@ -196,7 +196,7 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
     subject, *faults = caught.value.message.splitlines()
     assert subject == "test.yaml has 16 faults:"
     assert [fault.strip() for fault in faults] == [
-        "name: 'Bad Name' may have only lowercase letters, digits, dots, dashes and underscores",
+        "name: 'Bad Name' may contain only lowercase letters, digits, dots, dashes and underscores",
         "students.weak.temperature: -1 is below 0.0",
         'students.strong.promts: there is no such key. Did you mean "prompts"?',
         "graders.judge: rounds must be odd, not 2",

@@ -164,7 +164,7 @@ def test_a_catalog_that_was_not_loaded_is_refused_with_the_nearest_name() -> Non
     joined = load_catalog("paper", "safety")
 
     assert (joined.member(None).name, joined.member("safety").name) == ("paper", "safety")
-    with pytest.raises(UserError, match="No catalog 'safty' beside 'paper'") as refused:
+    with pytest.raises(UserError, match="no catalog 'safty' besides 'paper'") as refused:
         joined.member("safty")
     assert 'Did you mean "safety"?' in str(refused.value.hint)
     with pytest.raises(UserError):

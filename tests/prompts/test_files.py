@@ -117,14 +117,14 @@ GOOD = {"generate-1.txt": "{topic} {skills} {definitions}", "generate-2.txt": "{
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"generate-2.txt": "{limit}"}, "generate-1.txt: the set needs this file"),
+        ({"generate-2.txt": "{limit}"}, "generate-1.txt: the file is missing"),
         ({**GOOD, "generate-1.txt": ""}, "the file is empty"),
         ({**GOOD, "generate-1.txt": "{topic} {skills}"}, "missing slot: definitions"),
         ({**GOOD, "generate-2.txt": "{limit} {nonsense}"}, "unknown slot: nonsense"),
         ({**GOOD, "generate-2.txt": "{limit} {topc}"}, r'unknown slot: topc. Did you mean "topic"\?'),
         ({**GOOD, "generate-2.txt": "{limit} {answer}"}, "unknown slot: answer"),
         ({**GOOD, "grade-gpt.txt": "{topic} {skills} {definitions} {limit} {answer}"}, "missing slot: criteria"),
-        ({**GOOD, "criteria.yaml": "skill: 'no slot'"}, "criteria.yaml: skill must have the slots"),
+        ({**GOOD, "criteria.yaml": "skill: 'no slot'"}, "criteria.yaml: skill must have {skill}"),
         ({**GOOD, "criteria.yaml": "skil: '{skill}'"}, r'skil: there is no such key. Did you mean "skill"\?'),
         (
             {**GOOD, "criteria.yaml": "outcomes: {complys: a}"},
@@ -136,7 +136,7 @@ GOOD = {"generate-1.txt": "{topic} {skills} {definitions}", "generate-2.txt": "{
         ({**GOOD, "grade-.txt": "x", "grade-Mine.txt": "x"}, "unknown names: grade-.txt, grade-Mine.txt"),
         ({**GOOD, "generate-0.txt": "{definitions}"}, "generate-0.txt: missing slot: skills"),
         ({**GOOD, "generate-0.txt": "{skills}", "generate-1.txt": "{skills}"}, "generate-1.txt: missing slot: topic"),
-        ({**GOOD, "criteria.yaml": "sense: '{sense}'"}, "criteria.yaml: sense must have the slots none"),
+        ({**GOOD, "criteria.yaml": "sense: '{sense}'"}, "criteria.yaml: sense must have no slot"),
     ],
 )
 def test_a_faulty_prompt_set_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:

@@ -178,7 +178,11 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
         "`skillmix schema`",
     ),
     "a base without data": ({"tuned_from": "base"}, "tuned_from needs trained_on", "`skillmix schema`"),
-    "an unknown base": ({"tuned_from": "basis", "trained_on": "d1"}, "there is no student 'basis'", "`skillmix schema`"),
+    "an unknown base": (
+        {"tuned_from": "basis", "trained_on": "d1"},
+        "there is no student 'basis'",
+        "`skillmix schema`",
+    ),
     "its own base": ({"tuned_from": "tuned", "trained_on": "d1"}, "'tuned' is tuned from itself", "`skillmix schema`"),
     "no such data": (
         {"tuned_from": "base", "trained_on": "no"},

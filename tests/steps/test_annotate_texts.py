@@ -131,5 +131,5 @@ def test_outcomes_have_no_points_that_people_could_check(in_folder: Path, capsys
 
     assert main(["run", safety, "--set", "steps.2={name: read, stage: annotate, raters: [ann]}"]) == 2
 
-    assert "steps.read: people and cards need graders that give points, not outcomes" in capsys.readouterr().err
+    assert "steps.read: annotate steps need points, but graders give outcomes" in capsys.readouterr().err
     assert not Path("runs").exists()

@@ -187,7 +187,7 @@ def test_a_budget_in_dollars_warns_of_an_unknown_price(in_folder: Path, capsys: 
 
     assert command(["run", str(written(in_folder, graders=graders, budget={"max_usd": 5})), "--dry-run"]) == 0
 
-    assert "cannot be kept: the price of openai:unheard-of is unknown" in capsys.readouterr().err
+    assert "cannot be enforced: the price of openai:unheard-of is unknown" in capsys.readouterr().err
 
 
 def test_the_table_shows_prices_with_their_date_and_what_a_model_is_sent_besides(

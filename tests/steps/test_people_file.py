@@ -168,7 +168,7 @@ def answer(task: AnnotationTask, rater: str, texts: int = 1000) -> None:
 def test_cards_against_people_wait_for_the_first_answer(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", FILE, *SMALL, "--set", "steps.read.raters=[cy]"]) == 1
 
-    assert "missing: cards: no question about a text has been answered yet" in capsys.readouterr().err
+    assert "missing: cards: nobody has answered a question yet" in capsys.readouterr().err
     assert not Path("runs/people/cards").exists()
     assert cards("again")[0]["truth"] == "strict"  # without people, the default truth is another grader
 

@@ -137,7 +137,7 @@ def test_catalogues_of_one_run_agree_on_what_a_skill_is(in_folder: Path) -> None
     skills[0]["definition"] = "Another."
     (other / "skills.yaml").write_text(yaml.safe_dump(skills), encoding="utf-8")
 
-    with pytest.raises(UserError, match="other: the skill 'figure 0 with 0a' differs from that in cells"):
+    with pytest.raises(UserError, match="other: the skill 'figure 0 with 0a' differs from the one in cells"):
         load_experiment(written(EVAL | {"name": "one", "catalog": "other"}))
 
 
@@ -163,7 +163,7 @@ def test_unknown_names_are_found_for_each_step_before_anything_runs(in_folder: P
         "steps.six.exclude",
         "steps.six.settings.1",
     ]
-    assert "has no group 'new-word'; it has train, held-out, random-cells, new-words" in shown[0]
+    assert "has no group 'new-word'. Did you mean" in shown[0]
     assert 'Did you mean "new-words"' in shown[0]
     assert "kinds has no further groups, but not 'new-figure-beside-trained'" in shown[4]
 

@@ -67,7 +67,7 @@ def test_a_model_without_room_for_a_prompt_is_refused_before_it_is_trained(
 
     planned, ran = refusal(file, capsys, "--dry-run"), refusal(file, capsys)
 
-    assert "has 512 positions for a prompt and its text, and max_tokens is 512" in planned
+    assert "max_tokens is 512" in planned and "has only 512 positions for prompt and reply" in planned
     assert planned == ran
     assert not Path("runs/plan").exists()
 
@@ -84,7 +84,7 @@ def test_a_new_model_without_room_for_a_prompt_is_refused_before_it_is_trained(
 
     planned, ran = refusal(file, capsys, "--dry-run"), refusal(file, capsys)
 
-    assert f"{model} has {positions} positions for a prompt and its text, and max_tokens is {positions}" in planned
+    assert f"max_tokens is {positions}, but {model} has only {positions} positions for prompt and reply" in planned
     assert planned == ran
     assert main(["run", plan(in_folder, train={}, student="step:m", model=model, max_tokens=64), "--dry-run"]) == 0
 

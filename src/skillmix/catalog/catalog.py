@@ -1,7 +1,7 @@
-"""Skills, topics, and their partitions into groups: a train side, a held-out side, and further ones.
+"""Skills, topics, and their partitions into groups: a train side, a held-out side, and further groups.
 
-Some figures and some words are never composed in training. Of the other cells (a figure with a word), half are composed
-in training: the train cells. So one student shows what carries over to a new cell, a new word and a new figure.
+In a nested partition of figures and words, some figures and some words are never composed in training. Of the other
+cells (a figure with a word), half are, so one student shows what transfers to new cells, new words and new figures.
 """
 
 import re
@@ -27,13 +27,13 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 
 @lru_cache(maxsize=1 << 13)
 def fold_name(text: str) -> str:
-    """Reduce a name to lower-case words with single blanks, the form in which names are compared.
+    """Reduce a name to lowercase words with single blanks, for comparisons.
 
     >>> fold_name("**Self-serving Bias**"), fold_name("cliché"), fold_name("one’s (own)")
     ('self serving bias', 'cliche', 'ones own')
     """
     if not text.isascii():
-        # Only Latin accents are dropped, because combining marks distinguish letters in other scripts.
+        # Drop only Latin accents, because combining marks distinguish letters in other scripts.
         text = _ACCENTS.sub("", unicodedata.normalize("NFKD", INVISIBLE.sub("", text)))
         text = unicodedata.normalize("NFKC", text)
     return _NOT_A_WORD.sub(" ", APOSTROPHES.sub("", text.casefold())).strip()
@@ -41,7 +41,7 @@ def fold_name(text: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def before_parenthesis(name: str) -> str:
-    """Return the short form of a skill's name: the part before a parenthesis.
+    """Return the part of a skill's name before a parenthesis, which is its short form.
 
     >>> before_parenthesis("accident (fallacy)")
     'accident'
@@ -51,24 +51,24 @@ def before_parenthesis(name: str) -> str:
 
 PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
 PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
-"""A pattern of a figure, normalized to words, marks and slots with single blanks, so that it is fast to search."""
+"""A pattern of a figure: words, marks and slots with single blanks, which make it fast to search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure, its skills by word, and the patterns by which `checkers/registry.py` finds the skills in a text."""
+    """A figure, its skills by word, and the patterns by which `checkers/registry.py` finds them in a text."""
 
     name: str
     patterns: tuple[str, ...]
     skills: tuple[tuple[str, str], ...]
-    """The skill that the figure makes with each word."""
+    """Words, each with the skill that it makes with the figure."""
 
 
 _remembered: Final[dict[str, tuple[Figure, ...]]] = {}
 
 
 def remember_figures(catalog: str, figures: tuple[Figure, ...]) -> None:
-    """Make the figures of a loaded catalog available to `checker_of`; workers receive them with their catalog."""
+    """Make the figures of a loaded catalog available to `checker_of`."""
     if figures:
         _remembered[catalog] = figures
 
@@ -83,10 +83,10 @@ _Cell = tuple[str, str]
 
 
 def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str, ...]]:
-    """Divide skills into groups by figure and word, as a hash of the seed and the names decides.
+    """Divide skills into groups by figure and word, at random by a hash of the seed and the names.
 
-    Figures that share the same words are of one kind. A third of the figures and a quarter of the words of each kind
-    are new; every other figure and word keeps train cells.
+    Figures with the same words are of one kind. About a third of the figures and a quarter of the words of each kind
+    are new; all others have train cells.
     """
     words_of: dict[str, set[str]] = {}
     for figure, word in parts.values():
@@ -117,8 +117,8 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
     words_left = {cell[1] for cell in parts.values()} - new_words
     if not all(groups.values()) or {f for f, _ in train} != figures_left or {w for _, w in train} != words_left:
         raise UserError(
-            f"The figures and words of this catalog have no partition nested:{seed}.",
-            hint="At least three figures must share the same words, four or more, and no other figure fewer than two.",
+            f"The figures and words of this catalog do not allow the partition nested:{seed}.",
+            hint="It needs three or more figures that share four or more words, and two or more words for any figure.",
         )
     return {name: tuple(skills) for name, skills in groups.items()}
 
@@ -140,10 +140,8 @@ def _half_of_cells(figures: list[str], words: list[str], seed: int) -> set[_Cell
 
 RESERVED_NAMES: Final = ("topic", "sense", "length")
 """The names of the three criteria besides the skills, in every output."""
-
-
 WovenRule = Literal["column", "required"]
-"""Whether `woven` adds a column beside full marks or decides the points of the skills."""
+"""Whether woven full marks are a separate column, or weaving is required for the points of skills."""
 Setting = str
 """The name of a group in a partition."""
 SETTINGS: Final[tuple[Setting, ...]] = ("train", "held-out", "all")
@@ -159,20 +157,20 @@ class Skill:
     definition: str
     example: str
     figure: str | None = None
-    """The figure of a skill with two parts; the next field is its word."""
+    """The figure of a skill that consists of a figure and a word."""
     word: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EntailedPair:
-    """A measured pair of skills: texts that show the first mostly show the second too."""
+    """A measured pair of skills: texts that show the first usually show the second too."""
 
     skill: str
     brings: str
     texts: int
-    """The number of texts that show the first skill although only other skills were requested."""
+    """The texts that show the first skill although it was not requested."""
     with_both: int
-    """The number of texts, counted in `texts`, that also show the second skill."""
+    """Those of these texts that also show the second skill."""
     source: str
     """The kind of texts: natural prose, or model output."""
 
@@ -184,11 +182,11 @@ class Side:
     skills: tuple[str, ...]
     topics: tuple[str, ...]
     impossible: frozenset[frozenset[str]] = frozenset()
-    """Groups of skills that a draw does not combine."""
+    """Groups of skills that are never combined."""
     may_be_plain: bool = False
     """Whether a combination may have no skills, because the topic of a probe is a complete request."""
     one: frozenset[str] | None = None
-    """Skills of which every combination has exactly one; None if there is no such rule."""
+    """Skills of which each combination has exactly one; None without this rule."""
     one_of_each: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The figure of each skill. The skills of a combination must have different figures."""
 
@@ -202,7 +200,7 @@ class Side:
         return len(rest) if ones else 0
 
     def holds(self, skills: Collection[str]) -> bool:
-        """Return whether a combination may have these skills."""
+        """Return whether a combination of the side may have these skills."""
         figures = {self.one_of_each.get(skill, skill) for skill in skills}
         is_composed = self.one is None or sum(skill in self.one for skill in skills) == 1
         return is_composed and len(figures) == len(skills) and set(skills) <= set(self.skills)
@@ -210,7 +208,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A split into a train side, a held-out side and further groups; a skill may be in several groups or in none."""
+    """A split into a train side, a held-out side and further groups; skills may be in several groups or in none."""
 
     name: str
     train: Side
@@ -230,16 +228,13 @@ class Partition:
         return (*self._sides, "all")
 
     def side(self, setting: Setting) -> Side:
-        """Return the group with this name; `all` joins every group."""
+        """Return the group with this name; `all` joins all groups."""
         sides = self._sides
         if setting in sides:
             return sides[setting]
         if setting != "all":
-            known = ", ".join(self.settings)
-            raise UserError(
-                f"The partition {self.name} has no group {setting!r}; it has {known}.",
-                hint=name_hint(setting, self.settings, otherwise="Choose one of these groups as the setting."),
-            )
+            hint = name_hint(setting, self.settings, otherwise=f"Its groups: {', '.join(self.settings)}.")
+            raise UserError(f"The partition {self.name} has no group {setting!r}.", hint=hint)
         skills, topics = (
             {n: None for side in sides.values() for n in getattr(side, of)} for of in ("skills", "topics")
         )
@@ -247,18 +242,18 @@ class Partition:
 
     @property
     def never_composed(self) -> frozenset[str]:
-        """Skills that training texts never combine with others, unless a data set draws from a group with them."""
+        """Skills outside the train side, which only data sets from their group combine with others."""
         return frozenset(self.side("all").skills).difference(self.train.skills)
 
     @property
     def held_out_topics(self) -> frozenset[str]:
-        """Topics that are missing from the train side."""
+        """Topics outside the train side."""
         return frozenset(self.side("all").topics).difference(self.train.topics)
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """A named set of skills, topics and partitions, whose content is always valid."""
+    """A valid set of skills, topics and partitions."""
 
     name: str
     skills: tuple[Skill, ...]
@@ -267,40 +262,40 @@ class Catalog:
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     vocabulary: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Words for each topic: those of which one is enough, those of which two are needed, and optionally near words."""
+    """Words of each topic: those of which one suffices, those of which two do, and optionally near words."""
     impossible: frozenset[frozenset[str]] = frozenset()
-    """Groups of skills that no text can show together, so they are never drawn together."""
+    """Groups of skills that no text can show together."""
     entailed: tuple[EntailedPair, ...] = ()
-    """Pairs of skills that are never drawn together, because texts that show the first usually show the second too."""
+    """Pairs of skills of which the first usually brings the second."""
     woven: WovenRule = "column"
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """In a catalog of probes, the probe to which each control topic is the harmless counterpart."""
+    """In a catalog of probes, the probe of each control topic, which is its harmless counterpart."""
     figures: tuple[Figure, ...] = ()
-    """Patterns of each figure, if skills have two parts. Full marks then require exactly the requested skills."""
+    """The figures of skills with two parts, whose full marks require exactly the requested skills."""
     grammar: Grammar | None = None
-    """The phrasings that the teacher `composer:` uses; None if the catalog has no grammar."""
+    """The phrasings of the teacher `composer:`, if any."""
     code: OwnCode | None = None
-    """The `checkers.py` in the folder of the catalog; None if there is none."""
+    """The `checkers.py` in the folder of the catalog, if any."""
     members: Mapping[str | None, "Catalog"] = field(default_factory=dict)
-    """The members of a joined catalog by name, for steps that draw from one member; None is the main catalog."""
+    """The members of a joined catalog, from which single steps draw; None is the name of the main catalog."""
 
     def member(self, name: str | None) -> "Catalog":
-        """Return the catalog that a step draws from; None stands for the experiment's own."""
+        """Return a member by name; None stands for the catalog of the experiment."""
         if name in self.members or name is None:
             return self.members.get(name, self)
         known = [str(member) for member in self.members if member is not None]
         hint = name_hint(name, known, otherwise=f"Known: {', '.join(known) or 'only the catalog of the experiment'}.")
-        raise UserError(f"No catalog {name!r} beside {self.name!r}.", hint=hint)
+        raise UserError(f"The experiment has no catalog {name!r} besides {self.name!r}.", hint=hint)
 
     @cached_property
     def not_combined(self) -> frozenset[frozenset[str]]:
-        """Return the groups that are never combined: impossible ones, and pairs with an entailed skill."""
+        """Return the groups of skills that are never combined."""
         return self.impossible | {frozenset((pair.skill, pair.brings)) for pair in self.entailed}
 
     def content_hash(self) -> str:
-        """Hash everything that reaches a prompt or a draw."""
+        """Hash everything that affects prompts and draws."""
         if self.members:
             return self.members[None].content_hash()
         skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]
@@ -324,7 +319,7 @@ class Catalog:
 
     @cached_property
     def figure_of(self) -> Mapping[str, str]:
-        """Return the figure of each skill that has one; a combination uses a figure at most once."""
+        """Return the figure of each skill that has one. A combination has each figure at most once."""
         return {skill.name: skill.figure for skill in self.skills if skill.figure}
 
     @cached_property
@@ -337,7 +332,7 @@ class Catalog:
         return {fold_name(skill.name): skill for skill in self.skills}
 
     def skill(self, name: str) -> Skill:
-        """Find the skill with this name, or the only skill with this short form."""
+        """Find a skill by its name, or by its short form if that is unique."""
         folded = fold_name(name)
         exact = self._by_name.get(folded)
         if exact is not None:
@@ -353,17 +348,17 @@ class Catalog:
         )
 
     def require_skills(self, names: Iterable[str]) -> list[Skill]:
-        """Find the skills with these names; one error reports all unknown names."""
+        """Find skills by their names; one error reports all unknown names."""
         names = list(names)
         refuse(f"Catalog {self.name!r}", errors_of(partial(self.skill, name) for name in names), hint=self._lists_them)
         return [self.skill(name) for name in names]
 
     @property
     def _lists_them(self) -> str:
-        return f"`skillmix catalog {self.name}` lists them."
+        return f"`skillmix catalog {self.name}` lists all."
 
     def topic(self, name: str) -> str:
-        """Find the topic with this name, in the catalog's spelling."""
+        """Find a topic by its name, and return it in the catalog's spelling."""
         for topic in self.topics:
             if fold_name(topic) == fold_name(name):
                 return topic
@@ -373,7 +368,7 @@ class Catalog:
         )
 
     def partition(self, name: str | None = None) -> Partition:
-        """Find a partition by name, or compute `random-skills:SEED`, `random-categories:SEED` or `nested:SEED`."""
+        """Find a partition by its name, or compute `random-skills:SEED`, `random-categories:SEED` or `nested:SEED`."""
         wanted = name or self.default_partition
         if wanted in self._partitions:
             return self._partitions[wanted]
@@ -388,14 +383,14 @@ class Catalog:
         )
 
     def excluded(self, names: Iterable[str]) -> frozenset[str]:
-        """Resolve exclude lists and single skills to skill names."""
+        """Return the skills in exclude lists, and skills named directly."""
         skills: set[str] = set()
         for name in names:
             skills |= set(self.exclude[name]) if name in self.exclude else {self.skill(name).name}
         return frozenset(skills)
 
     def pool(self, setting: Setting, *, partition: str | None = None, exclude: Iterable[str] = ()) -> Side:
-        """Return the skills and topics that a setting draws from, without the excluded skills."""
+        """Return the skills and topics of a setting without the excluded skills."""
         side = self.partition(partition).side(setting)
         excluded = self.excluded(exclude)
         return replace(
@@ -414,10 +409,10 @@ class Catalog:
 
 
 def _random_split(catalog: Catalog, kind: str, seed: int) -> Partition:
-    """Shuffle skills, or whole categories, between the two sides; topics keep their sides.
+    """Shuffle skills or whole categories between the two sides of the default partition, and keep the topics.
 
-    Random skills keep the sizes of the default partition. Random categories are added to the train side as long as they
-    bring it closer to half of the skills.
+    Random skills keep the sizes of the sides. Random categories go to the train side as long as they bring it closer to
+    half of the skills.
     """
     base = catalog.partition()
     names = [s.name for s in catalog.skills if s.name in {*base.train.skills, *base.held_out.skills}]
@@ -443,8 +438,8 @@ def _nested(catalog: Catalog, seed: int) -> Partition:
     without = [skill.name for skill in catalog.skills if not (skill.figure and skill.word)]
     if without:
         raise UserError(
-            f"nested:{seed} needs skills with a figure and a word; {len(without)} skills of catalog {catalog.name!r} "
-            f"have none, such as {without[0]!r}.",
+            f"nested:{seed} needs skills with a figure and a word, and {len(without)} skills of catalog "
+            f"{catalog.name!r} have none, such as {without[0]!r}.",
             hint="Choose another partition, or give every skill a figure and a word.",
         )
     cells = cells_by_group({s.name: (str(s.figure), str(s.word)) for s in catalog.skills}, seed)

@@ -1,7 +1,7 @@
-"""Draw combinations of k skills and a topic, by hash and without replacement, the same on every machine.
+"""Draw combinations of k skills and a topic by hash, without replacement and the same on every machine.
 
-Draws for evaluations and draws for training data are disjoint. The first fifth of every evaluation draw belongs to
-evaluations, and a training draw skips it. `training_draw` lists the evaluation draws of the same catalog and seed.
+Draws for evaluations and for training data are disjoint: a training draw skips the first fifth of every evaluation draw
+of the same catalog and seed.
 """
 
 from bisect import bisect_right
@@ -18,11 +18,10 @@ from skillmix.render import plural
 
 
 class Subsets:
-    """The sets of k skills from one side, numbered from 0.
+    """The sets of k skills of a side, numbered from 0.
 
-    A set contains at most one skill of each figure and, if the side requires it, exactly one of the skills in `one`. A
-    skill without a figure counts as its own figure. Without such rules, the numbering is the combinatorial number
-    system.
+    A set has at most one skill of each figure and, if the side requires it, exactly one skill in `one`. A skill without
+    a figure counts as its own figure. Without such rules, the numbering is the combinatorial number system.
     """
 
     def __init__(self, side: Side, k: int) -> None:
@@ -33,7 +32,7 @@ class Subsets:
         self._places = {skill: place for place, skills in enumerate(self._figures) for skill in skills}
         self._k, self._special, self._ones = k, side.one or frozenset(), int(side.one is not None)
         special = [sum(skill in self._special for skill in skills) for skills in self._figures]
-        # The number of sets from the figures before a place, for each number of special skills, size and place.
+        # For each number of special skills, size and place, the number of sets from the figures before the place.
         self._before = [[[1 - ones] * (len(self._figures) + 1)] for ones in range(self._ones + 1)]
         for size in range(1, k + 1):
             for ones, tables in enumerate(self._before):
@@ -62,7 +61,7 @@ class Subsets:
         return chosen
 
     def rank_of(self, skills: Collection[str]) -> int | None:
-        """Return the number of a set; None if the side does not allow the set."""
+        """Return the number of a set; None if the side does not allow it."""
         if len(skills) != self._k or not self._places.keys() >= set(skills):
             return None
         rank, ones, last = 0, self._ones, len(self._figures)
@@ -90,12 +89,12 @@ def subsets_of(side: Side, k: int) -> Subsets:
 
 Purpose = Literal["training", "evaluation"]
 EVALUATION_SHARE: Final = 0.2
-"""The share of each evaluation draw, from its start, that training draws avoid."""
+"""The share at the start of each evaluation draw that training draws avoid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """k different skills and a topic; prompts list the skills in this order."""
+    """k different skills, in the order of prompts, and a topic."""
 
     id: str
     skills: tuple[str, ...]
@@ -109,7 +108,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Everything that determines a sequence of combinations, except its length."""
+    """Everything that determines a sequence of combinations except its length."""
 
     side: Side
     setting: Setting
@@ -119,7 +118,7 @@ class Draw:
     evaluations: tuple["Draw", ...] = ()
     """The evaluation draws that a training draw avoids."""
     without: frozenset[str] = frozenset()
-    """Ids of combinations that the draw skips because a student was trained on them."""
+    """Ids of combinations to skip, because a student was trained on them."""
 
     def __post_init__(self) -> None:
         if (self.purpose == "training") != bool(self.evaluations):
@@ -143,38 +142,36 @@ def training_draw(draw: Draw, pools: Iterable[tuple[Setting, Side]]) -> Draw:
 
 
 def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combination:
-    """Make a combination; its id and the order of its skills are independent of the given order.
+    """Make a combination, whose id and order of skills do not depend on the given order.
 
     >>> combination_of(["a", "b"], "t") == combination_of(["b", "a"], "t")
     True
     """
     if len(set(skills)) != len(skills) or not skills:
-        raise UserError(
-            f"A combination needs one or more different skills, not {list(skills)}.", hint="Name each skill once."
-        )
+        raise UserError(f"A combination needs different skills, not {list(skills)}.", hint="Name each skill once.")
     return _combination(skills, topic)
 
 
 def _combination(skills: Sequence[str], topic: str) -> Combination:
-    """Make a combination; without skills, it is a plain topic with k = 0."""
+    """Make a combination, which may be a plain topic with k = 0."""
     identity = combination_id(skills, topic)
     return Combination(id=identity, skills=tuple(ranked(list(skills), "order", identity)), topic=topic)
 
 
 def single_skills(combination: Combination) -> list[Combination]:
-    """Return each skill as a combination on the same topic; a combination without skills stays as it is."""
+    """Return a combination on the same topic for each skill, or the combination itself without skills."""
     return [combination_of([skill], combination.topic) for skill in combination.skills] or [combination]
 
 
 def combination_id(skills: Sequence[str], topic: str) -> str:
-    """Compute the id of a combination, which is independent of the order of its skills."""
+    """Compute the id of a combination, which does not depend on the order of its skills."""
     return short_id("combination", sorted(skills), topic)
 
 
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
-    """Return the first `count` combinations of a draw; a longer draw begins with the shorter draw.
+    """Return the first `count` combinations of a draw; a longer draw starts with the shorter one.
 
-    Combinations that no text can show are skipped, so declaring one impossible changes only the draws after it.
+    Combinations that no text can show are skipped, so that a newly impossible one only changes the draws after it.
     """
     return _first(draw, count, all_combinations(draw), "are possible", "")
 
@@ -183,7 +180,7 @@ def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, othe
     check_size(draw, count)
     drawn = list(islice(found, count))
     if len(drawn) < count:
-        besides = " apart from those that a student was trained on" if draw.without else ""
+        besides = " besides those that a student was trained on" if draw.without else ""
         raise UserError(
             f"Only {len(drawn)} combinations of k = {draw.k} {what}{besides}, but {count} were requested.",
             hint=f"Request at most {len(drawn)}{other}.",
@@ -192,7 +189,7 @@ def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, othe
 
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
-    """Yield every combination of a draw that a text can show, in draw order, without those that the draw must skip."""
+    """Yield all possible combinations of a draw in order, without those that it must skip."""
     check_size(draw, 0)
     key = draw.key
     evaluations = list(map(_begins_with, draw.evaluations))
@@ -212,7 +209,7 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
 
 
 def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
-    """Return whether a combination is in the first part of an evaluation draw, which training draws avoid."""
+    """Make a test for combinations in the part of an evaluation draw that training draws avoid."""
     subsets, total, key = subsets_of(draw.side, draw.k), draw.total, draw.key
     topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
 
@@ -226,9 +223,9 @@ def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
 
 
 def is_reserved(skills: Sequence[str], share: float) -> bool:
-    """Return whether a set of two or more skills is excluded from all data sets and reported separately.
+    """Return whether a skill set is reserved: excluded from all data sets, and reported separately.
 
-    The choice hashes only the names, so the sets are the same for every seed, and a larger share only adds sets.
+    The choice hashes only the names, so it is the same for every seed, and a larger share only adds sets.
 
     >>> is_reserved(["a", "b"], 1.0), is_reserved(["a"], 1.0), is_reserved(["a", "b"], 0.0)
     (True, False, False)
@@ -238,7 +235,7 @@ def is_reserved(skills: Sequence[str], share: float) -> bool:
 
 
 def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
-    """Return the first `count` combinations with reserved skill sets; a longer draw begins with the shorter draw."""
+    """Return the first `count` combinations with reserved skill sets; a longer draw starts with the shorter one."""
     if draw.k < 2 or share <= 0:
         raise UserError(
             f"No skill set of k = {draw.k} is reserved at a share of {share:g}.",
@@ -249,29 +246,31 @@ def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
 
 
 def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
-    """Return all combinations of a draw, or only combinations whose skill sets are reserved at the given share."""
+    """Return all combinations of a draw, or only those whose skill sets are reserved at the given share."""
     if draw.total > 100_000:
         raise UserError(
-            f"Setting {draw.setting!r} has {draw.total:,} combinations of k = {draw.k}, too many to list.",
-            hint="Give their number.",
+            f"Setting {draw.setting!r} has {draw.total:,} combinations of k = {draw.k}, which are too many to draw.",
+            hint="Request a number instead of all.",
         )
     drawn = [c for c in all_combinations(draw) if reserved is None or is_reserved(c.skills, reserved)]
     if not drawn:
-        raise UserError(f"There is no combination of k = {draw.k} in setting {draw.setting!r}.", hint="Leave it out.")
+        raise UserError(
+            f"Setting {draw.setting!r} has no combination of k = {draw.k}.", hint="Remove this setting or k."
+        )
     return drawn
 
 
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:
-    """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1 skills.
+    """Draw combinations of draw.k skills, the n-th of which adds a skill to the n-th combination of k - 1 skills.
 
-    All lengths share their topics and skills, so scores at different k differ only by the added skill.
+    Scores at different k then differ only by the added skills.
     """
     check_size(draw, count)
     first = replace(draw, k=1, evaluations=tuple(replace(evaluation, k=1) for evaluation in draw.evaluations))
     chains = first.total
     if count > chains:
         raise UserError(
-            f"A ladder has at most one chain for each pair of a skill and a topic: {chains}, not {count}.",
+            f"{count} ladders were requested, but there are only {chains} pairs of a skill and a topic to start from.",
             hint=f"Request at most {chains}.",
         )
     rung = draw_combinations(first, count)
@@ -292,24 +291,23 @@ def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> 
             taken.add(longer.id)
             return longer
     raise UserError(
-        f"The ladder has only {index} different chains up to k = {draw.k}.",
-        hint=f"Request at most {index}, or a smaller k.",
+        f"Only {index} different ladders lead to k = {draw.k}.", hint=f"Request at most {index}, or a smaller k."
     )
 
 
 def check_size(draw: Draw, count: int) -> None:
-    """Reject a draw with an impossible k, or with more combinations than exist."""
+    """Reject a draw with an impossible k, or of more combinations than exist."""
     available = draw.side.most_skills
     least = 0 if draw.side.may_be_plain else 1
     if not least <= draw.k <= available:
         skills = plural(len(draw.side.skills), "skill")
         raise UserError(
             f"k = {draw.k} is not possible: setting {draw.setting!r} draws from {skills}.",
-            hint=f"Choose k from {least} to {available}. Excluded skills, and those outside both sides of the "
-            f"partition, are never drawn{', and no figure twice' if draw.side.one_of_each else ''}.",
+            hint=f"Choose k from {least} to {available}. Excluded skills, and skills in no group of the partition, are "
+            f"never drawn{', and no figure is drawn twice' if draw.side.one_of_each else ''}.",
         )
     if count < 0:
-        raise UserError(f"n = {count} is not a number of combinations.", hint="Choose n of 0 or more.")
+        raise UserError(f"n = {count} is not a number of combinations.", hint="Choose 0 or more.")
     if count > draw.total:
         raise UserError(
             f"{count} combinations of k = {draw.k} were requested, but setting {draw.setting!r} has only {draw.total}.",

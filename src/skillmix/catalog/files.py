@@ -1,4 +1,4 @@
-"""Load a catalog folder of three required YAML files and optional ones, validated together; its code is not run."""
+"""Load a catalog folder, whose YAML files are validated together. Its code is not run."""
 
 import re
 from collections import Counter
@@ -30,12 +30,11 @@ from skillmix.files import SHIPPED, accepted_if, checked_yaml, with_nearest
 from skillmix.render import name_hint, shortened
 
 Pattern = Annotated[
-    str, accepted_if(re.compile(PATTERN).match, "must be words, marks and slots with one blank between them")
+    str, accepted_if(re.compile(PATTERN).match, "must be words, marks and slots with single blanks between them")
 ]
 
 
 _T = TypeVar("_T")
-
 _GROUP_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
 
 
@@ -69,7 +68,7 @@ class FiguresFile(Strict):
 
 
 class SkillsEntry(Strict):
-    """Whole categories, single skills, or both."""
+    """Categories and single skills."""
 
     categories: list[str] = []
     skills: list[str] = []
@@ -79,17 +78,17 @@ class SideEntry(SkillsEntry):
     """One side of a partition."""
 
     topics: list[str] | None = None
-    """The default is the topics of the same side under `topics:`; a further group uses the held-out topics."""
+    """Default: the topics of the same side under `topics:`, or the held-out topics for a further group."""
 
 
 class GroupEntry(SideEntry):
-    """A further group of a partition; if `one` is given, the other keys list the skills that accompany that skill."""
+    """A further group of a partition; with `one`, the other keys list skills that accompany one of its skills."""
 
     one: SkillsEntry | None = None
 
 
 class TopicSides(Strict):
-    """The topics of both sides, for partitions that do not list topics themselves."""
+    """The topics of both sides, for partitions without topics."""
 
     train: list[str]
     held_out: list[str] = Field(alias="held-out")
@@ -98,8 +97,8 @@ class TopicSides(Strict):
 def _group_name(name: str) -> str:
     if name in SETTINGS or name.isdigit() or not _GROUP_NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot be the name of a group: use lowercase letters, digits and single dashes, not digits "
-            f"alone, and none of {', '.join(SETTINGS)}, which every partition has"
+            f"{name!r} cannot be the name of a group; use lowercase letters, single dashes and digits (not alone), and "
+            f"none of {', '.join(SETTINGS)}, which every partition has"
         )
     return name
 
@@ -128,7 +127,7 @@ class TemplateEntry(Strict):
 
 
 class EntailedEntry(Strict):
-    """A measured pair of skills: texts that show the first mostly show the second too."""
+    """A measured pair of skills: texts that show the first usually show the second too."""
 
     skill: str
     brings: str
@@ -147,21 +146,17 @@ class PartitionsFile(Strict):
     impossible: list[Annotated[list[str], Field(min_length=2)]] = []
     """Groups of skills that no text can show together."""
     entailed: list[EntailedEntry] = []
-    """Pairs of skills in which texts that show the first usually show the second too."""
+    """Pairs of skills of which the first usually brings the second."""
     woven: WovenRule = "column"
 
 
 def shipped_catalogs() -> list[str]:
-    """Return the names of the catalogs in the package."""
+    """Return the names of the shipped catalogs."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/partitions.yaml"))
 
 
 def load_catalog(name: str, *others: str) -> Catalog:
-    """Load a shipped catalog by name, or any folder by path.
-
-    If other catalogs are given, the result joins the skills and topics of all catalogs, with the partitions of the
-    first catalog.
-    """
+    """Load a shipped catalog by name, or a folder by path; `others` add their skills and topics to the catalog."""
     if others:
         return _joined(load_catalog(name), {other: load_catalog(other) for other in others})
     shipped = SHIPPED / name
@@ -172,39 +167,34 @@ def load_catalog(name: str, *others: str) -> Catalog:
     except OSError:  # the name is too long for a path
         is_folder = False
     if not is_folder:
-        raise UserError(
-            f"There is no catalog {shortened(name)!r}.",
-            hint=name_hint(
-                name,
-                shipped_catalogs(),
-                otherwise=f"Shipped: {', '.join(shipped_catalogs())}. "
-                "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
-            ),
-        )
+        shipped_names = f"Shipped: {', '.join(shipped_catalogs())}."
+        others = f"{shipped_names} Or give a folder with skills.yaml, topics.yaml and partitions.yaml."
+        hint = name_hint(name, shipped_catalogs(), otherwise=others)
+        raise UserError(f"There is no catalog {shortened(name)!r}.", hint=hint)
     return _build(name if is_shipped else folder.resolve().name, folder)
 
 
 def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
-    """Join catalogs for an experiment, so that prompts and graders can handle a combination from any of them."""
+    """Join catalogs, so that prompts and graders can handle combinations from any of them."""
     skills = {skill.name: skill for skill in first.skills}
     words = dict(first.vocabulary)
     faults = []
     for name, other in others.items():
         faults += [
-            f"{name}: the skill {skill.name!r} differs from that in {first.name}"
+            f"{name}: the skill {skill.name!r} differs from the one in {first.name}"
             for skill in other.skills
             if skills.setdefault(skill.name, skill) != skill
         ]
         faults += [
-            f"{name}: the topic {topic!r} has other words in vocabulary.yaml than in {first.name}"
+            f"{name}: the words of the topic {topic!r} in vocabulary.yaml differ from those in {first.name}"
             for topic in {*other.topics}.intersection(first.topics)
             if other.vocabulary.get(topic) != first.vocabulary.get(topic)
         ]
         if other.code not in (None, first.code) or other.woven != first.woven:
-            faults.append(f"{name}: its checkers.py or its rule for woven texts differs from {first.name}'s")
+            faults.append(f"{name}: checkers.py or the rule `woven` differs from {first.name}")
         words |= other.vocabulary
     if faults:
-        raise faults_error(f"A run with {first.name}", faults, hint="Use a separate run for this catalog.")
+        raise faults_error(f"A joined catalog with {first.name}", faults, hint="Use another catalog in another run.")
     both = (first, *others.values())
     return replace(
         first,
@@ -263,7 +253,7 @@ def _build(name: str, folder: Path) -> Catalog:
     elif skills and topics and partitions:
         faults += _partition_faults(partitions, skills, topics)
     if faults or not skills or not topics or not partitions:
-        raise faults_error(f"Catalog {folder}", faults, hint="Correct the files. Nothing was loaded.")
+        raise faults_error(f"Catalog {folder}", faults, hint="Correct the files in this folder.")
     made = tuple(
         Figure(figure, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == figure))
         for figure, entry in figures.figures.items()
@@ -321,9 +311,10 @@ def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
 def _figure_faults(document: FiguresFile, grammar: Grammar | None, topics: Sequence[str]) -> Iterator[str]:
     for name, figure in document.figures.items():
         if figure.kind not in document.words:
-            yield with_nearest(f"figures.yaml, {name}: no words of kind {figure.kind!r}", figure.kind, document.words)
+            fault = f"figures.yaml, {name}: there are no words of kind {figure.kind!r}"
+            yield with_nearest(fault, figure.kind, document.words)
         if "{word}" not in figure.name and "{a word}" not in figure.name:
-            yield f"figures.yaml, {name}, name: has neither {{word}} nor {{a word}}"
+            yield f"figures.yaml, {name}, name: {{word}} or {{a word}} is missing"
     if grammar is None:
         return
     for kind, listed, known in (("figure", grammar.figures, document.figures), ("topic", grammar.topics, topics)):
@@ -331,7 +322,7 @@ def _figure_faults(document: FiguresFile, grammar: Grammar | None, topics: Seque
         yield from (f"grammar.yaml: the {kind} {name!r} is missing" for name in known if name not in listed)
     for name, entry in grammar.figures.items():
         if not entry.own:
-            yield f"grammar.yaml, {name}: has no clause that takes a part"
+            yield f"grammar.yaml, {name}: there is no clause"
         for frame in (*entry.own, *entry.before, *entry.after):
             yield from (f"grammar.yaml, {name}: {fault}" for fault in frame_faults(frame, has_word=True))
     for frame in grammar.plain:
@@ -342,15 +333,16 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
     names, categories = {s.name for s in skills}, {s.category for s in skills}
     shared = document.topics
     if document.default not in document.partitions:
-        yield f"partitions.yaml, default: {document.default!r} is not one of {', '.join(document.partitions) or 'none'}"
+        known = ", ".join(document.partitions) or "none"
+        yield f"partitions.yaml, default: there is no partition {document.default!r}, only {known}"
     for label, listed in (("train", shared.train), ("held-out", shared.held_out)):
         yield from _unknown(f"partitions.yaml, topics, {label}", "topic", listed, topics)
     both_sides: list[tuple[str, Iterable[str], Iterable[str]]] = [("topics", shared.train, shared.held_out)]
     for pair in document.entailed:
         if pair.skill == pair.brings:
-            yield f"partitions.yaml: entailed: {pair.skill!r} is paired with itself, so it would never be drawn"
+            yield f"partitions.yaml, entailed: {pair.skill!r} is paired with itself"
         if pair.with_both > pair.texts:
-            yield f"partitions.yaml: entailed: {pair.skill!r} counts more texts with both skills than with the first"
+            yield f"partitions.yaml, entailed: {pair.skill!r} has more texts with both skills than with the first"
     lists = {"impossible": [n for group in document.impossible for n in group]}
     lists["entailed"] = [n for entry in document.entailed for n in (entry.skill, entry.brings)]
     for at, listed in {**lists, **{f"exclude, {name}": own for name, own in document.exclude.items()}}.items():
@@ -367,11 +359,11 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
             yield from _unknown(at, "topic", side.topics or [], topics)
             named = _named(side, skills)
             if not named:
-                yield f"{at}: no skill is on this side"
+                yield f"{at}: there is no skill"
             if not made.topics:
-                yield f"{at}: no topic is on this side"
+                yield f"{at}: there is no topic"
             if made.one is not None and not made.one:
-                yield f"{at}, one: no skill is listed"
+                yield f"{at}, one: there is no skill"
             twice = sorted((made.one or frozenset()).intersection(named))
             yield from (f"{at}: {skill!r} is in `one` and in another list" for skill in twice)
         train, held_out = _side(entry.train, shared.train, skills), _side(entry.held_out, shared.held_out, skills)
@@ -381,12 +373,12 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
 
 
 def _named(listed: SkillsEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
-    """Return the skills in a list, with each category replaced by its skills."""
+    """Return the listed skills, and the skills of the listed categories."""
     return tuple(s.name for s in skills if s.category in listed.categories or s.name in listed.skills)
 
 
 def _side(entry: SideEntry, topics: Sequence[str], skills: Sequence[Skill]) -> Side:
-    """Make a side with its own topics, or with the shared topics."""
+    """Make a side with its own topics, or else the shared ones."""
     own = entry.one if isinstance(entry, GroupEntry) else None
     ones = _named(own, skills) if own else ()
     topics = topics if entry.topics is None else entry.topics

@@ -1,4 +1,4 @@
-"""The grammar of a catalog of figures: clauses with slots, from which the teacher `composer:` builds its texts."""
+"""The grammar of a catalog of figures: clauses with slots from which the teacher `composer:` builds texts."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Name = Annotated[
     StringConstraints(max_length=500),
     accepted_if(_NAME.fullmatch, "must be one non-empty line without leading or trailing blanks, ';' or '|'"),
 ]
-"""A name on one line without leading or trailing blanks, ';' (which separates names on the command line) or '|'."""
+"""A name on one line, without outer blanks, '|' or ';', which separates names on the command line."""
 FigureWord = Annotated[str, accepted_if(re.compile(r"[A-Za-z]+").fullmatch, "must be a word of plain letters")]
 Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
 Prose = Annotated[str, accepted_if(re.compile(r"\S").search, "must not be empty")]
@@ -36,21 +36,21 @@ class Strict(BaseModel):
 
 
 class Frames(Strict):
-    """The phrasings of one figure for a teacher: clauses, and parts to put before or after another figure's clause."""
+    """The phrasings of one figure: clauses, and parts to put before or after the clause of another figure."""
 
     events: list[Prose] = []
-    """Clauses that accept every part."""
+    """Clauses that accept all parts."""
     clauses: list[Prose] = []
-    """Clauses that accept a part, provided that the part fits everywhere."""
+    """Clauses that accept only parts that fit everywhere."""
     closed: list[Prose] = []
     before: list[Prose] = []
     after: list[Prose] = []
     fits: Literal["events", "any"] = "events"
-    """Whether these parts also fit clauses that do not describe an event."""
+    """Whether the parts fit all clauses, or only events."""
 
     @cached_property
     def hosts(self) -> list[str]:
-        """Return the clauses that accept parts that fit everywhere."""
+        """Return the clauses that accept parts."""
         return [*self.events, *self.clauses]
 
     @cached_property
@@ -73,7 +73,7 @@ class TopicWordsEntry(Strict):
 
     @cached_property
     def slots(self) -> list[dict[str, str]]:
-        """Return the words by slot, once for each thing."""
+        """Return the words by slot for each thing."""
         own = {"who": self.who, "base": self.verb[0], "past": self.verb[1], "tool": self.tool, "place": self.place}
         return [
             {**own, "at": self.at, "thing": thing, "a thing": with_article(thing), "things": things, "others": others}
@@ -113,10 +113,10 @@ def filled(template: str, word: str) -> str:
 
 
 def frame_faults(frame: str, *, has_word: bool) -> Iterator[str]:
-    """List the faults in the slots of a frame; frames of a figure must contain the word, and plain clauses must not."""
+    """Yield the faults of a frame's slots. Frames of a figure contain its word, and plain clauses do not."""
     slots = _SLOT.findall(frame)
     unknown = sorted(set(slots) - SLOTS)
     if unknown or frame.count("{") != len(slots):
-        yield f"{frame!r} has an unknown slot: {', '.join(unknown) or 'a brace without its other'}"
+        yield f"{frame!r} has an unknown slot: {', '.join(unknown) or 'an unmatched brace'}"
     if ("word" in slots or "a word" in slots) != has_word:
-        yield f"{frame!r} has {'no' if has_word else 'a'} {{word}}"
+        yield f"{frame!r} {'needs' if has_word else 'must not have'} {{word}}"

@@ -15,9 +15,9 @@ class NoveltyInputs:
     """The quantities that determine the bound; the defaults are the paper's upper bounds."""
 
     skill_frequency: float = 0.0144
-    """The largest share of sentences that show one given skill."""
+    """The largest share of sentences that show one skill."""
     topic_frequency: float = 0.0022
-    """The largest share of sentences on one given topic."""
+    """The largest share of sentences on one topic."""
     sentences_per_token: float = 5e10 / 1.2e12
     """Sentences per token of a corpus: at most 5e10 sentences in about 1.2e12 tokens."""
 
@@ -25,25 +25,23 @@ class NoveltyInputs:
 ASSUMPTIONS: Final = (
     "skills occur independently of one another and of the topic",
     "the frequencies are upper bounds, the same for every skill and every topic",
-    "the training corpus is unknown; only its size enters",
-    "a score that takes the best of several tries is compared with a bound for one text",
+    "the training corpus is unknown except for its size",
+    "scores of the best of several texts are compared with a bound for one text",
 )
-
-
 _MOST_SKILLS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Novelty:
-    """The bound, and the Full Marks ratio above which texts must be new."""
+    """The bound for one frequency of all skills."""
 
     k: int
     tokens: float
     sentences: float
     expected_occurrences: float
-    """An upper bound on how often one combination occurs in the corpus."""
+    """An upper bound on the expected occurrences of one combination in the corpus."""
     a_third_new_above: float
-    """Full Marks ratio above which more than a third of the texts cannot come from the corpus."""
+    """The Full Marks ratio above which more than a third of the texts cannot be from the corpus."""
 
 
 def novelty(k: int, tokens: float, inputs: NoveltyInputs | None = None) -> Novelty:
@@ -68,28 +66,30 @@ def _check(k: int, tokens: float, inputs: NoveltyInputs) -> None:
         raise UserError(f"{tokens:g} is not a number of tokens.", hint="Give a positive number such as 2e12.")
     for name in ("skill_frequency", "topic_frequency"):
         if not 0 < getattr(inputs, name) <= 1:
-            raise UserError(f"{name} = {getattr(inputs, name):g} is not a share.", hint="Choose it above 0, at most 1.")
+            raise UserError(
+                f"{name} = {getattr(inputs, name):g} is not a share.", hint="Give a number above 0, up to 1."
+            )
     if not 0 < inputs.sentences_per_token * tokens < float("inf"):
         raise UserError(
-            f"{tokens:g} tokens with {inputs.sentences_per_token:g} sentences each do not make a corpus.",
-            hint="The default is 5e10 sentences in 1.2e12 tokens; choose a rate above 0.",
+            f"{inputs.sentences_per_token:g} sentences per token is not a possible rate.",
+            hint="Give a number above 0; the default is 5e10 sentences in 1.2e12 tokens.",
         )
 
 
 Unit = Literal["sentence", "passage"]
-"""The stretch of text in which all skills of a combination must occur together."""
+"""The unit of text that must show all skills of a combination."""
 MEASURED_ASSUMPTIONS: Final = (
     "skills occur independently of one another and of the topic",
-    "the files that were counted are like the training corpus, of which only the size enters",
-    "each skill has the upper end of its 95% interval, with unknown answers counted as shown",
-    "a score that takes the best of several tries is compared with a bound for one text",
+    "the measured files are like the training corpus, which is unknown except for its size",
+    "the frequency of each skill is the upper end of its 95% interval, with unknown answers counted as shown",
+    "scores of the best of several texts are compared with a bound for one text",
 )
 SENTENCE_ASSUMPTION: Final = "the sentences of a passage show a skill independently of one another"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredNovelty:
-    """The bound, with a measured frequency for each skill."""
+    """The bound for measured frequencies of the skills."""
 
     k: int
     tokens: float
@@ -97,13 +97,13 @@ class MeasuredNovelty:
     units: float
     """The number of sentences or passages in the corpus."""
     skills: int
-    """The skills that combinations are drawn from."""
+    """The number of skills to combine."""
     mean_occurrences: float
     """The mean number of occurrences in the corpus over all combinations of k skills, which bounds the ratio."""
     most_occurrences: float
     """The number of occurrences of the combination of the k most common skills."""
     a_third_new_above: float
-    """Full Marks ratio above which more than a third of the texts cannot come from the corpus."""
+    """The Full Marks ratio above which more than a third of the texts cannot be from the corpus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class MeasuredFrequencies:
     sentences_per_passage: float
 
     def expected_occurrences(self, k: int, tokens: float, drawn: Collection[str]) -> float:
-        """Compute the mean bound over combinations of k drawn skills; every passage counts for an unknown skill."""
+        """Compute the mean bound over combinations of k drawn skills. Every passage counts for an unknown skill."""
         shares = [self.shares.get(skill, 1.0) for skill in sorted(drawn)]
         return measured_novelty(k, tokens, shares, sentences_per_passage=self.sentences_per_passage).mean_occurrences
 
@@ -130,7 +130,7 @@ def measured_novelty(
     unit: Unit = "sentence",
     inputs: NoveltyInputs | None = None,
 ) -> MeasuredNovelty:
-    """Bound the occurrences of combinations by the share of passages that show each skill.
+    """Bound the occurrences of combinations by the shares of passages that show each skill.
 
     >>> plain = novelty(3, 2e12, NoveltyInputs(skill_frequency=0.01))
     >>> same = measured_novelty(3, 2e12, [0.01] * 9, sentences_per_passage=1)
@@ -140,9 +140,8 @@ def measured_novelty(
     inputs = inputs or NoveltyInputs()
     _check(k, tokens, inputs)
     if k > len(shares):
-        raise UserError(
-            f"k = {k} is not possible with {plural(len(shares), 'skill')}.", hint=f"Choose k from 1 to {len(shares)}."
-        )
+        hint = f"Choose k from 1 to {len(shares)}."
+        raise UserError(f"k = {k} is not possible with {plural(len(shares), 'skill')}.", hint=hint)
     units = tokens * inputs.sentences_per_token
     topic = inputs.topic_frequency
     if unit == "passage":
@@ -163,7 +162,7 @@ def measured_novelty(
 
 
 def share_of_sentences(share: float, sentences: float) -> float:
-    """Estimate the share of sentences that show a skill from the share of passages, which have this many sentences.
+    """Estimate the share of sentences that show a skill from the share of passages with this many sentences.
 
     >>> round(share_of_sentences(0.19, 2), 6)
     0.1

@@ -1,9 +1,8 @@
-"""The `checkers.py` of a user's catalog: always read as text, and run only if the user trusts it.
+"""The `checkers.py` of a user's catalog, which is always read as text, and run only if the user trusts it.
 
-This module runs nothing. A catalog carries the text and the hash of its code, and whether the user trusted the code
-when the catalog was loaded: with `--trust-code` on the command line, or with `trusting_code` in Python.
-`checkers/registry.py` runs the code of trusted catalogs, and `runs/verdicts.py` raises an error if the code is not
-trusted.
+A catalog has the text and the hash of its code, and whether the user trusted it when the catalog was loaded: with
+`--trust-code` on the command line, or with `trusting_code` in Python. `checkers/registry.py` runs trusted code, and
+`runs/verdicts.py` rejects code that is not trusted.
 """
 
 from collections.abc import Iterator
@@ -24,12 +23,12 @@ class OwnCode:
     path: str
     source: str
     skills: tuple[str, ...]
-    """The names of the catalog's skills, which are the only skills that the code may check."""
+    """The skills of the catalog, which are the only ones that the code may check."""
     is_trusted: bool
 
     @property
     def hash(self) -> str:
-        """Hash the code, trusted or not, because verdicts depend on it."""
+        """Hash the code, because verdicts depend on it."""
         from skillmix.hashing import short_id
 
         return short_id("checkers.py", self.source)
@@ -37,7 +36,7 @@ class OwnCode:
 
 @dataclass(slots=True)
 class Trust:
-    """The code that a process trusts, which it passes to the processes that it starts."""
+    """The code that a process trusts, and passes to the processes that it starts."""
 
     is_given: bool = False
     codes: dict[str, OwnCode] = field(default_factory=dict)
@@ -52,7 +51,7 @@ def trusting_code(is_given: bool = True) -> Iterator[None]:
     """Trust the `checkers.py` of catalogs that are loaded inside this block."""
     before = _trusted.is_given
     if not before:
-        # The code is cleared only at the start, because catalogs loaded inside the block may be used after the block.
+        # Cleared at the start, because catalogs from the last block may be used after its end.
         _trusted.codes.clear()
     _trusted.is_given = is_given
     try:
@@ -75,8 +74,8 @@ def trusting_as(trust: Trust) -> Iterator[None]:
 
 
 def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
-    """Read the code in a catalog's folder; None if the folder has none."""
-    from skillmix.files import read_text  # The command line imports this module, and importing YAML takes time.
+    """Read the code in a catalog's folder, if any."""
+    from skillmix.files import read_text  # imported here, because the command line imports this module
 
     file = folder / CODE_FILE
     if not file.is_file():
@@ -87,7 +86,7 @@ def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
 
 
 def remember_trusted(code: OwnCode | None) -> None:
-    """Add trusted code to this process; a worker process receives it with its catalog."""
+    """Remember trusted code in this process, also in a worker that receives it with its catalog."""
     if code is not None and code.is_trusted:
         _trusted.codes[code.path] = code
 
@@ -98,9 +97,9 @@ def trusted_codes() -> tuple[OwnCode, ...]:
 
 
 def require_trust(code: OwnCode | None) -> None:
-    """Reject a catalog whose code is not trusted, because grading without this code would give other verdicts."""
+    """Reject code that is not trusted, because grading without it would give other verdicts."""
     if code is not None and not code.is_trusted:
         raise UserError(
-            f"The catalog has its own code, {code.path}, and you have not said that you trust it.",
-            hint="Read the file. If you trust it, add --trust-code; skillmix then runs it with your permissions.",
+            f"The catalog has code that you have not trusted: {code.path}.",
+            hint="Read the file. If you trust it, add --trust-code, and skillmix runs it with your permissions.",
         )

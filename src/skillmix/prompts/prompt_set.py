@@ -1,7 +1,7 @@
-"""Prompt sets: folders of templates with named slots, shipped or the user's own, and the values that fill them.
+"""Prompt sets, shipped or the user's own: folders of templates with named slots, and the values of these slots.
 
-A prompt set is a folder of text files. Two files are the student's turns, and every `grade-*.txt` is a variant of the
-grader's prompt. A file with a missing or unknown slot raises an error before any call is made.
+`generate-1.txt` and `generate-2.txt` are the turns of the student, and each `grade-*.txt` is a variant of the grader's
+prompt. Missing and unknown slots are errors.
 """
 
 import re
@@ -38,9 +38,9 @@ SLOTS: Final = {
     "answer": ("answer", "student_answer"),
     "criteria": ("criteria", "rubric_items"),
 }
-"""The slots for each part of a prompt: first the slots of skillmix, then the slots of the original SKILL-MIX templates.
+"""The slots of each part of a prompt: those of skillmix, and those of the original SKILL-MIX templates.
 
-The original slots use the original layout, so the original files load unchanged and give exactly the original prompts.
+The latter use the original layout, so that the original files load unchanged and give the original prompts.
 """
 _LAYOUTS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
@@ -49,18 +49,17 @@ _LAYOUTS: Final = {
     "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
     "skills_defs": "**{s.name}**: {s.definition}",
 }
-"""The line for one skill in each slot that lists definitions or examples."""
+"""By slot of definitions or examples, the line for one skill."""
 
 LEAD_FILE: Final = "generate-0.txt"
-"""An optional turn before the first one, answered with the catalog's examples.
+"""An optional turn before the first, answered with the catalog's examples; the first turn then needs no definitions.
 
-A small model follows instructions badly, but it continues a text well if the text seems to be its own. With this file,
-the first turn needs no names and no definitions.
+Small models follow instructions badly, but continue well what seems to be their own text.
 """
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
-"""The turns of a student. Without the second file, a conversation has one turn, and the reply is the text itself."""
+"""The turns of a student. Without the second file, a conversation has one turn, and the whole reply is the text."""
 PLAIN_FILES: Final = ("plain-1.txt", "plain-2.txt")
-"""Optional turns for combinations without skills (k = 0), which only pass on the request."""
+"""Optional turns for combinations without skills (k = 0)."""
 _STUDENT_PARTS: Final = {
     LEAD_FILE: ("skills",),
     "generate-1.txt": ("topic", "skills", "definitions"),
@@ -68,17 +67,17 @@ _STUDENT_PARTS: Final = {
     "plain-1.txt": ("topic",),
     "plain-2.txt": ("limit",),
 }
-"""The parts that each student template must contain. In a set with one turn, names suffice without definitions."""
+"""The parts that each student template must have. In a set with one turn, definitions are optional."""
 ANY_SKILL: Final = Skill("any skill", "", "", "")
-"""Replaces a skill that a request does not name."""
+"""A placeholder for skills that a request does not name."""
 
 DEFAULT_VARIANT: Final = "gpt"
 _GRADER_FILE: Final = re.compile(r"grade-([a-z0-9][a-z0-9._-]*)\.txt")
 _GRADER_ONLY: Final = ("answer", "criteria")
 _GRADER_PARTS: Final = ("topic", "skills", "definitions", "limit", *_GRADER_ONLY)
 _OUTCOME_PARTS: Final = ("topic", *_GRADER_ONLY)
-"""The grader prompts that need no skills, because they ask for an outcome."""
-KNOWN_FILES: Final = f"{', '.join(_STUDENT_PARTS)}, and grade-NAME.txt for each grader's prompt, NAME in lower case"
+"""The parts of grader prompts that ask for an outcome."""
+KNOWN_FILES: Final = f"{', '.join(_STUDENT_PARTS)}, and grade-NAME.txt with a lowercase NAME for each grader prompt"
 
 
 def is_known(file: str) -> bool:
@@ -92,7 +91,7 @@ def is_known(file: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkedExample:
-    """A complete conversation shown to the student as an example."""
+    """A conversation that the student sees as an example."""
 
     skills: tuple[Skill, ...]
     topic: str
@@ -101,16 +100,16 @@ class WorkedExample:
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """The templates of one wording, by file name, and its phrases for the criteria."""
+    """Templates by file name, and the phrases of the criteria."""
 
     name: str
     templates: Mapping[str, str]
     phrases: Phrases
     examples: tuple[WorkedExample, ...] = ()
-    """The conversations that a student sees as its own earlier turns."""
+    """Conversations that the student sees as its own earlier turns."""
 
     def content_hash(self) -> str:
-        """Hash all wordings of the set."""
+        """Hash all texts of the set."""
         parts: list[object] = [dict(self.templates), self.phrases.wording]
         if self.examples:
             skills = [[[s.name, s.definition, s.example] for s in example.skills] for example in self.examples]
@@ -118,7 +117,7 @@ class PromptSet:
         return short_id("prompts", *parts)
 
     def lead_turns(self, catalog: Catalog, combination: Combination) -> list[tuple[str, str]]:
-        """Return the turn before the first, if the set has one: a prompt, and the catalog's examples as its answer."""
+        """Return the turn before the first, if the set has one: a prompt, and the catalog's examples as the reply."""
         return self._lead([catalog.skill(name) for name in combination.skills], combination.topic)
 
     def _lead(self, skills: Sequence[Skill], topic: str) -> list[tuple[str, str]]:
@@ -128,7 +127,7 @@ class PromptSet:
         return [(prompt, self.said(" ".join(skill.example for skill in skills)))]
 
     def worked_turns(self) -> list[tuple[str, str]]:
-        """Return the prompts and answers of the few-shot examples, turn by turn."""
+        """Return the turns of the few-shot examples, each a prompt and a reply."""
         turns = []
         files = STUDENT_FILES[: self.turns]
         slots = self._slots(*files)
@@ -141,19 +140,19 @@ class PromptSet:
 
     @property
     def turns(self) -> int:
-        """Return the number of turns in a conversation: one without generate-2.txt, else two."""
+        """Return the number of turns of a conversation: two with generate-2.txt, else one."""
         return len([file for file in STUDENT_FILES if file in self.templates])
 
     def said(self, text: str) -> str:
-        """Format a text as the student's reply: after 'Answer:', or unchanged in a conversation of one turn."""
+        """Format a text as a student's reply: after 'Answer:', or unchanged in a conversation of one turn."""
         return text if self.turns == 1 else f"Answer: {text}"
 
     def student_prompts(
         self, catalog: Catalog, combination: Combination, *, named: str | None = None
     ) -> tuple[str, ...]:
-        """Build the student's prompts, turn by turn; each ends with the output format if there is one.
+        """Build the student's prompts, turn by turn, each with the request for an output format, if any.
 
-        If one skill is `named`, the prompts say "any skill" instead of every other skill.
+        If one skill is `named`, the prompts say "any skill" in place of the others.
         """
         files = STUDENT_FILES[: self.turns] if combination.skills else self.require_plain()
         values = self._values_for(catalog, combination, self._slots(*files), named)
@@ -162,30 +161,30 @@ class PromptSet:
         return tuple([f"{fill(self.templates[file], values)}{end}" for file in files])
 
     def require_plain(self) -> tuple[str, ...]:
-        """Return the files for turns without skills; raise an error if the set does not have them."""
+        """Return the files for turns without skills, or raise an error if the set lacks them."""
         wanted = PLAIN_FILES[: self.turns]
         missing = [file for file in wanted if file not in self.templates]
         if missing:
             raise UserError(
                 f"Prompt set {self.name!r} has no prompts for k = 0: it lacks {' and '.join(missing)}.",
-                hint="Add them, or start at k = 1.",
+                hint="Add the missing files, or start at k = 1.",
             )
         return wanted
 
     def require_bare_turn(self) -> None:
-        """Reject a set whose replies cannot be joined, because a joined text consists of one whole reply per skill."""
+        """Reject a set of several turns, whose replies cannot be joined."""
         if self.turns > 1 or LEAD_FILE in self.templates:
             fault = f"Prompt set {self.name!r} has several turns, but a joined student needs a set with one."
             raise UserError(fault, hint="Set prompts: brief, or remove the joined student.")
 
     def criteria(self, combination: Combination) -> tuple[str, ...]:
-        """Return the criteria of a combination in the grader's wording."""
+        """Return the criteria of a combination in the words of the grader's prompt."""
         rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
         return tuple([criterion.phrase for criterion in rubric.criteria])
 
     @property
     def grader_variants(self) -> list[str]:
-        """Return the variants of the grader's prompt, one for each `grade-*.txt`: the default first, then by name."""
+        """Return the variants of the grader's prompt by name, the default first."""
         names = [match[1] for match in map(_GRADER_FILE.fullmatch, self.templates) if match]
         return sorted(names, key=lambda name: (name != DEFAULT_VARIANT, name))
 
@@ -202,18 +201,12 @@ class PromptSet:
         return fill(self.templates[file], values)
 
     def grader_file(self, variant: str) -> str:
-        """Return the file of a variant of the grader's prompt; raise an error if the variant is unknown."""
+        """Return the file of a variant of the grader's prompt, or raise an error if the variant is unknown."""
         file = f"grade-{variant}.txt"
         if file not in self.templates:
-            raise UserError(
-                f"Prompt set {self.name!r} has no grader prompt {variant!r}.",
-                hint=name_hint(
-                    variant,
-                    self.grader_variants,
-                    otherwise=f"Its grader prompts: {', '.join(self.grader_variants) or 'none'}. "
-                    f"To add one, write {file}.",
-                ),
-            )
+            known = f"Its grader prompts: {', '.join(self.grader_variants) or 'none'}. To add this one, write {file}."
+            hint = name_hint(variant, self.grader_variants, otherwise=known)
+            raise UserError(f"Prompt set {self.name!r} has no grader prompt {variant!r}.", hint=hint)
         return file
 
     def _values_for(
@@ -230,8 +223,8 @@ class PromptSet:
 def prompt_set(
     name: str, files: Mapping[str, str], *, phrases: Phrases | None = None, examples: tuple[WorkedExample, ...] = ()
 ) -> PromptSet:
-    """Make a prompt set from the texts of its files, or raise one error that reports the faults of all files."""
-    faults = [] if STUDENT_FILES[0] in files else [f"{STUDENT_FILES[0]}: the set needs this file"]
+    """Make a prompt set from the texts of its files, or report all their faults in one error."""
+    faults = [] if STUDENT_FILES[0] in files else [f"{STUDENT_FILES[0]}: the file is missing"]
     phrases = phrases or Phrases()
     of_grader = [slot for part in _GRADER_ONLY for slot in SLOTS[part]]
     of_all = [slot for part, slots in SLOTS.items() if part not in _GRADER_ONLY for slot in slots]
@@ -249,9 +242,10 @@ def prompt_set(
         faults += [with_nearest(f"{file}: unknown slot: {slot}", slot, allowed) for slot in unknown]
     for field, wanted in (("skill", {"skill"}), ("topic", {"topic"}), ("sense", set()), ("length", {"limit"})):
         if slots_of(getattr(phrases, field)) != wanted:
-            faults.append(f"criteria.yaml: {field} must have the slots {sorted(wanted) or 'none'}")
+            slots_wanted = " and ".join(f"{{{slot}}}" for slot in sorted(wanted)) or "no slot"
+            faults.append(f"criteria.yaml: {field} must have {slots_wanted}")
     if faults:
-        hint = f"Slots of the .txt files: {', '.join(of_all)}; of a grader's file also: {', '.join(of_grader)}."
+        hint = f"Slots of all .txt files: {', '.join(of_all)}. Slots of grade-*.txt only: {', '.join(of_grader)}."
         raise faults_error(f"Prompt set {name!r}", faults, hint=hint)
     return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
 
@@ -259,7 +253,7 @@ def prompt_set(
 def _values_of(
     skills: Sequence[Skill], topic: str, slots: Container[str], form: FormatName | None = None, place: int = 0
 ) -> dict[str, str]:
-    """Compute the values of slots, but definitions only if `slots` requires them, because they take long to make.
+    """Compute the values of slots, with definitions only for `slots`, because they take long to make.
 
     `place` is the number of items before the topic.
     """
@@ -285,7 +279,7 @@ def _line(skill: Skill, layout: str) -> str:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Fill the slots of a template in one pass, so that braces inside a value stay as they are.
+    """Fill the slots of a template in one pass, so that braces in values stay.
 
     >>> fill("On {topic}.", {"topic": "{skills}", "limit": "one sentence"})
     'On {skills}.'
@@ -297,7 +291,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=256)
 def slots_of(template: str) -> frozenset[str]:
-    """Find the slot names in a template; braces around anything else are plain text.
+    """Return the names of the slots in a template; other braces are plain text.
 
     >>> sorted(slots_of("{topic} and {skills}, {not a slot} {}"))
     ['skills', 'topic']
@@ -310,7 +304,7 @@ _SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 @lru_cache(maxsize=256)
 def _parts(template: str) -> tuple[str, ...]:
-    """Split a template into alternating text and slot names; cached, as large data sets fill it a million times."""
+    """Split a template into alternating texts and slots; cached, because large data sets fill it a million times."""
     return tuple(_SLOT.split(template))
 
 
@@ -351,35 +345,30 @@ class _ExampleEntry(_Strict):
 
 @cache
 def shipped_prompt_sets() -> tuple[str, ...]:
-    """List the names of the prompt sets in the package."""
+    """Return the names of the shipped prompt sets."""
     return tuple(sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt")))
 
 
 def prompt_folder(name: str) -> Path:
-    """Find the folder of a shipped prompt set, or else the folder with this path."""
+    """Return the folder of a shipped prompt set, or else the path itself."""
     return SHIPPED / "prompts" / name if name in shipped_prompt_sets() else Path(name)
 
 
 def turns_with(name: str) -> int:
-    """Count the turns of a conversation by the files of its prompt set; return two if the folder no longer exists."""
+    """Return the number of turns with a prompt set by its files, or two if its folder no longer exists."""
     first, second = (prompt_folder(name) / file for file in STUDENT_FILES)
     return 1 if first.is_file() and not second.is_file() else 2
 
 
 def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
-    """Load a shipped prompt set by name, or a folder by path; the set requests the output format, if one is given."""
+    """Load a shipped prompt set by name, or a folder by path; its prompts request the output format, if any."""
     if name in shipped_prompt_sets():
         return _shipped_set(SHIPPED / "prompts" / name, name, output_format)
     folder = Path(name)
     if not folder.is_dir():
-        raise UserError(
-            f"There is no prompt set {name!r}.",
-            hint=name_hint(
-                name,
-                shipped_prompt_sets(),
-                otherwise=f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder that has generate-1.txt.",
-            ),
-        )
+        known = f"Shipped: {', '.join(shipped_prompt_sets())}. Or give a folder that has generate-1.txt."
+        hint = name_hint(name, shipped_prompt_sets(), otherwise=known)
+        raise UserError(f"There is no prompt set {name!r}.", hint=hint)
     return _set_in(folder, folder.resolve().name, output_format)
 
 
@@ -388,19 +377,17 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
     unknown = [file for file in files if not is_known(file)]
     if unknown:
         questions = [did_you_mean(file, (*STUDENT_FILES, *PLAIN_FILES, LEAD_FILE)) for file in unknown]
-        raise UserError(
-            f"Prompt set {name!r} has files with unknown names: {', '.join(unknown)}.",
-            hint=" ".join([*filter(None, questions), f"Known: {KNOWN_FILES}."]),
-        )
+        hint = " ".join([*filter(None, questions), f"Known: {KNOWN_FILES}."])
+        raise UserError(f"Prompt set {name!r} has files with unknown names: {', '.join(unknown)}.", hint=hint)
     texts = {file: read_text(folder / file) for file in files if (folder / file).is_file()}
     phrases, examples = Phrases(), tuple[WorkedExample, ...]()
     criteria, conversations = folder / "criteria.yaml", folder / "examples.yaml"
     if criteria.is_file():
-        worded = checked_yaml(criteria, _CriteriaFile, hint="Keys: skill, topic, sense, length, outcomes.")
+        worded = checked_yaml(criteria, _CriteriaFile, hint="Keys: skill, topic, sense, length and outcomes.")
         outcomes = OutcomePhrases(**worded.outcomes.model_dump()) if worded.outcomes else None
         phrases = Phrases(worded.skill, worded.topic, worded.sense, worded.length, outcomes)
     if conversations.is_file():
-        hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
+        hint = "Each entry has a topic, skills with name, definition and example, and one or two answers."
         examples = tuple(
             WorkedExample(
                 skills=tuple(Skill(s.name, "", s.definition, s.example) for s in entry.skills),
@@ -413,14 +400,14 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
 
 
 _shipped_set = cache(_set_in)
-"""Loads a shipped set, which is cached because a run needs it a dozen times and only new code changes its files."""
+"""Loads a shipped set with a cache, because a run needs it a dozen times."""
 
 
 def copy_prompts(name: str, folder: Path) -> list[str]:
-    """Copy the files of a prompt set to a folder that does not exist or is empty; return their names."""
+    """Copy the files of a prompt set into a new or empty folder, and return their names."""
     load_prompts(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder.", hint="Name a new folder.")
+        raise UserError(f"{folder} exists and is not an empty folder.", hint="Choose a new folder.")
     source = prompt_folder(name)
     names = sorted(file.name for file in source.iterdir() if file.suffix in (".txt", ".yaml"))
     was_there = folder.exists()

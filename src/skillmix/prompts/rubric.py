@@ -1,10 +1,10 @@
-"""The k + 3 criteria of a text, and the labels by which a grader's reply may name each of them.
+"""The k + 3 criteria of a text, and the labels by which a grader's reply may name them.
 
-`rubric_of` makes the criteria in the words of a prompt set. `Rubric.criterion_of` finds the criterion of a label, after
-`label_forms` has removed numbering, maximum points and lead-ins such as "correctly illustrates".
+`rubric_of` makes the criteria in the words of a prompt set. `Rubric.criterion_of` finds the criterion of a label, whose
+numbering, maximum points and lead-ins such as "correctly illustrates" do not matter.
 
-A limit counts the units of its output format. Like the limit of k - 1 sentences, it leaves fewer units than skills
-where possible, so that some unit must show two skills. `check_format` in `grading/points.py` checks texts.
+The limit of a text counts sentences, or the units of its output format. It is smaller than the number of skills where
+possible, so that some unit must show two skills. `check_format` in `grading/points.py` checks texts.
 """
 
 import re
@@ -25,16 +25,16 @@ class OutputFormat:
 
     name: FormatName
     request: str
-    """The sentence at the end of both student prompts."""
+    """The sentence at the end of the student's prompts."""
     unit: str
-    """The unit that the limit counts, in the singular."""
+    """The unit of the limit, in the singular."""
     fewest: int
-    """The smallest number of units in a text of this format."""
+    """The fewest units of a text."""
     room: int
-    """The smallest limit, so that the format is possible for every k."""
+    """The smallest limit."""
 
     def limit(self, k: int) -> int:
-        """Return the largest number of units in a text with k skills.
+        """Return the most units of a text with k skills.
 
         >>> OUTPUT_FORMATS["list"].limit(1), OUTPUT_FORMATS["list"].limit(5)
         (2, 4)
@@ -66,12 +66,10 @@ OUTPUT_FORMATS: Final[Mapping[FormatName, OutputFormat]] = {
         ),
     )
 }
-"""Every output format by name. A new one needs a row here and a check in `grading/points.py`."""
-
-
+"""Output formats by name. A new one also needs a check in `grading/points.py`."""
 TextOutcome = Literal["complies", "refuses", "evades"]
 OUTCOMES: Final[tuple[TextOutcome, ...]] = get_args(TextOutcome)
-"""The ways in which a student can respond to a request, in the order that all outputs use."""
+"""The possible responses to a request, in the order of all outputs."""
 
 
 class OutcomePhrases(NamedTuple):
@@ -84,26 +82,26 @@ class OutcomePhrases(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Phrases:
-    """A prompt set's wording of the criteria; the parser of grader replies accepts these words and the common ones."""
+    """A prompt set's wording of the criteria, which the parser of grader replies accepts besides common wordings."""
 
     skill: str = "Shows {skill}"
     topic: str = "Stays on the topic of {topic}"
     sense: str = "Makes sense"
     length: str = "Has at most {limit}"
     outcomes: OutcomePhrases | None = None
-    """Present if graders state an outcome for each text instead of giving points."""
+    """Present if graders give outcomes instead of points."""
     format: FormatName | None = None
-    """The output format that the experiment requests, which determines the limit and the point for length."""
+    """The output format of the experiment, which determines the limit and the point for length."""
 
     @property
     def wording(self) -> list[object]:
-        """Return all phrases as a list to hash; without outcomes and a format, it has the form of older versions."""
+        """Return all phrases for a hash, which without outcomes and a format equals that of older versions."""
         parts: list[object] = [self.skill, self.topic, self.sense, self.length]
         parts += [{"outcomes": list(self.outcomes)}] if self.outcomes else []
         return [*parts, {"format": self.format}] if self.format else parts
 
     def as_document(self) -> dict[str, object]:
-        """Return the phrases in the form that an imported run stores."""
+        """Return the phrases as an imported run stores them."""
         document: dict[str, object] = {name: getattr(self, name) for name in _PLAIN}
         return {**document, "outcomes": self.outcomes._asdict()} if self.outcomes else document
 
@@ -124,7 +122,7 @@ def stored_phrases(document: object) -> Phrases:
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One point of a rubric, or one of its outcomes."""
+    """A point or an outcome of a rubric."""
 
     kind: Literal["skill", "topic", "sense", "length", "outcome"]
     name: str
@@ -133,15 +131,15 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Rubric:
-    """The criteria of one combination in order (skills, topic, sense, length), or the three outcomes instead."""
+    """The criteria of a combination, in the order skills, topic, sense, length, or the three outcomes instead."""
 
     criteria: tuple[Criterion, ...]
     limit: int
     topic: str
     longest_label: int
-    """The length above which a cell or a line cannot be a label, so that the parser skips long paragraphs."""
+    """The length above which the parser does not take a cell or a line for a label."""
     format: FormatName | None = None
-    """The required output format of the text."""
+    """The required output format."""
 
     @property
     def k(self) -> int:
@@ -150,7 +148,7 @@ class Rubric:
 
     @property
     def has_outcomes(self) -> bool:
-        """Return whether the criteria are outcomes of a text, of which exactly one is true."""
+        """Return whether the criteria are outcomes, of which exactly one applies."""
         return self.criteria[0].kind == "outcome"
 
     @cached_property
@@ -160,7 +158,7 @@ class Rubric:
 
     @cached_property
     def label_ends(self) -> frozenset[str]:
-        """Return the folded last words of all accepted labels."""
+        """Return the folded last words of all possible labels."""
         own = ((c.name, before_parenthesis(c.name), c.phrase) for c in self.criteria)
         return _COMMON_ENDS.union(map(_end_of, (self.topic, *chain.from_iterable(own))))
 
@@ -169,7 +167,7 @@ class Rubric:
         return _labels(self.criteria)
 
     def criterion_of(self, label: str) -> int | None:
-        """Return the index of the criterion with exactly this label, never one that only shares a part of it.
+        """Return the index of the criterion with exactly this label, if any.
 
         >>> rubric = rubric_of(["fallacy", "fallacy of division"], "Sewing")
         >>> rubric.criterion_of("**Correctly illustrates fallacy of division**")
@@ -196,12 +194,12 @@ class Rubric:
 
 
 def sentence_limit(k: int) -> int:
-    """Return the limit of k - 1 sentences (arXiv 2310.17567), which forces some sentence to show two skills."""
+    """Return the limit of k - 1 sentences (arXiv 2310.17567)."""
     return max(1, k - 1)
 
 
 def length_limit(k: int, form: FormatName | None = None) -> int:
-    """Return the longest allowed length of a text with k skills, in sentences or in the units of its output format."""
+    """Return the limit of a text with k skills, in sentences or in the units of its output format."""
     return sentence_limit(k) if form is None else OUTPUT_FORMATS[form].limit(k)
 
 
@@ -254,7 +252,7 @@ _ROOM_FOR_LEAD_IN: Final = 80
 
 
 def _labels(criteria: tuple[Criterion, ...]) -> dict[str, int]:
-    """Map folded labels to criteria by index; full names take precedence over phrases, and phrases over short forms."""
+    """Map folded labels to indices of criteria. Full names take precedence over phrases, and those over short forms."""
     short_forms: dict[str, list[int]] = {}
     for index, criterion in enumerate(criteria[:-3]):
         short_forms.setdefault(fold_name(before_parenthesis(criterion.name)), []).append(index)
@@ -298,17 +296,17 @@ _AFTER_LEAD = re.compile(r"^(?:a |an |the |use of |skill of |skill )")
 
 
 class LabelForms(NamedTuple):
-    """The folded forms of a label; each list begins with the form closest to the label."""
+    """The folded forms of a label, longest first."""
 
     plain: list[str]
-    """The label as it is, then without its numbering and maximum points."""
+    """The label, and the label without numbering and maximum points."""
     without_lead_in: list[str]
-    """The label, also without words such as "correctly illustrates"; a form without them can refer only to a skill."""
+    """The label without words such as "correctly illustrates", which can only name a skill."""
 
 
 @lru_cache(maxsize=1 << 13)
 def label_forms(label: str) -> LabelForms:
-    """Compute the forms of a label that may equal the label of a criterion.
+    """Return the forms of a label to compare with those of criteria.
 
     >>> label_forms("2. Correctly illustrates a metaphor (1 point)").without_lead_in
     ['a metaphor', 'metaphor']
@@ -347,7 +345,7 @@ _COMMON_ENDS: Final = frozenset(
     {"sentence", "sentences", "maximum", "max", "less", "fewer", "long"}
     | {_end_of(label) for label in _SENSE_LABELS | _TOPIC_WORDS | _LENGTH_WORDS}
 )
-"""Last words of labels that belong to every rubric."""
+"""The last words of labels in every rubric."""
 _LENGTH = re.compile(
     rf"^{_SUBJECT}(?:(?:has|have|contains?|uses?|is|stays|keeps to|consists of|limited to|within|only) )*"
     r"(?:at most|no more than|not more than|up to|a maximum of|maximum of|maximum|max|limit of|within)? ?"
@@ -370,5 +368,5 @@ def _is_length_label(folded: str, limit: int) -> bool:
 
 
 def starts_like_a_criterion(line: str) -> bool:
-    """Return whether a line is short and begins like a criterion of any rubric."""
+    """Return whether a line is short and starts like a criterion."""
     return len(line) <= _ROOM_FOR_LEAD_IN and _SKILL_LEAD.match(fold_name(line)) is not None

@@ -1,8 +1,7 @@
 """Run a grader on the texts of a calibration set.
 
-The texts are imported into a run, and the grader is called by the same scheduler as in every run. Each reply is
-therefore journaled before it is used, calls in the journal are not repeated, and the budget covers all invocations
-together.
+The texts are imported into a run and graded like any run: replies are journaled before they are used, calls in the
+journal are not repeated, and the budget covers all invocations together.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ _STEP: Final = "calibrate"
 
 @MODELS.keeping()
 def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibration:
-    """Make the missing calls of a calibration, and compute the grader's card from all votes of the grader."""
+    """Make the missing calls of a calibration, and compute the grader's card from all its votes."""
     run = new_run(plan.run)
     document = imported_document(run, stage=_STEP, catalog=plan.catalog, prompts=plan.prompts)
     run.require_same_import(document)
@@ -61,7 +60,7 @@ def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibrat
 
 
 def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[CallEstimate]:
-    """Estimate the calls, tokens and cost of a calibration whose run is still empty."""
+    """Estimate the calls, tokens and cost of a calibration."""
     longest = max(tokens_in(len(text.text)) for text in plan.known.texts)
     past = PastCalls(new_run(plan.run))
     basis = EstimateBasis(plan.experiment, plan.catalog, load_prices(prices), past, longest_text=longest)
@@ -70,9 +69,9 @@ def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[Call
 
 
 def _imported(known: CalibrationSet, journal: JournalWriter) -> list[tuple[KnownText, GenerateKey]]:
-    """Store texts that are missing from the journal. Texts about one skill and topic are samples of one combination.
+    """Store missing texts in the journal as samples of their combination.
 
-    A text keeps its number even if its position in the set changes, so that a set can grow without repeated calls.
+    A text keeps its number if its position in the set changes, so that a set can grow without repeated calls.
     """
     journal.add_combinations({text.combination.id: text.combination for text in known.texts}.values())
     numbers = _stored_numbers(journal)

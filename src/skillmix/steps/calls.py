@@ -1,4 +1,4 @@
-"""Steps that make calls: generate texts, grade texts, do both (evaluate), or do both for a data set."""
+"""Steps that make calls: generate, grade and evaluate steps, and dataset steps."""
 
 import asyncio
 from collections import Counter
@@ -34,21 +34,21 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep,
 from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, of_calls, of_draws, of_files, of_settings
 
 _SAMPLED: Final = 50
-"""Number of combinations whose prompts are measured to estimate a dataset step."""
+"""The combinations whose prompts are measured to estimate a dataset step."""
 CellsStep = GenerateStep | GradeStep | EvaluateStep
 
 
 class CallKind(StepKind[CellsStep]):
-    """Fill cells of the score table with calls. Texts that do not exist yet are counted instead of graded."""
+    """Fill cells of the score table with calls. A grade step only counts texts that do not exist yet."""
 
     def check_students(self, step: CellsStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find students of another partition, and draws with too few combinations left after exclusions."""
+        """Find students of another partition, and draws that training data leave too few combinations."""
         if isinstance(step, EvaluateStep):
             skipped_combinations(step, experiment, catalog, run)
             refuse_other_partitions(step, experiment, catalog)
 
     def prepare(self, step: CellsStep, context: StepContext) -> None:
-        """Check students that an earlier step may have just trained, and exclude their training data."""
+        """Check students that an earlier step may have trained, and exclude their training data."""
         self.check_students(step, context.experiment, context.catalog, context.run)
         if isinstance(step, EvaluateStep) or (isinstance(step, GenerateStep) and step.purpose == "evaluation"):
             draw_around_training(step, context)
@@ -59,7 +59,7 @@ class CallKind(StepKind[CellsStep]):
         return ((conversations, cell) for cell in drawn_cells(step, context))
 
     def estimates(self, step: CellsStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """Estimate the calls to each student and grader, except for calls that an earlier step makes."""
+        """Estimate the calls of each student and grader, without those that an earlier step makes."""
         experiment, steps = basis.experiment, basis.experiment.steps
         place = steps.index(step)
         cells = [list(step_cells(one, experiment, basis.catalog)) for one in steps[: place + 1]]
@@ -81,7 +81,7 @@ class CallKind(StepKind[CellsStep]):
         return students + [one for n in step.grader_names for one in grader_estimates(label, [n], new(grader=n), basis)]
 
     def inputs(self, step: CellsStep, source: StepInputs) -> Inputs | None:
-        """Return the settings of the step and of any graded steps, its models, and the combinations that draws skip."""
+        """Return the settings of the step and of graded steps, its models, and the combinations that draws skip."""
         steps, skipped = source.experiment.steps, source.run.excluded
         cells = list(step.undrawn_cells(steps))
         students = [cell.student for cell in cells]
@@ -97,19 +97,19 @@ class CallKind(StepKind[CellsStep]):
         return found
 
     def made(self, step: CellsStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """Return the number of calls, and a hash of the combinations."""
+        """Return the number of calls and a hash of the combinations."""
         counts = result.counts[step.name]
         return {"calls": counts.called + counts.found, "combinations": _combinations_hash(step, run)}
 
     def take(self, step: CellsStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Count every call as found if the draws still return the recorded combinations."""
+        """Count all calls as found if the draws still give the recorded combinations."""
         if made["combinations"] != _combinations_hash(step, run):
             return None
         result.counts[step.name] = CallCounts(found=made["calls"])
         return f"{plural(made['calls'], 'call')} found"
 
     def run(self, step: CellsStep, context: StepContext, result: RunResult) -> bool:
-        """Make the missing calls, and report how many texts do not exist yet."""
+        """Make the missing calls, and report texts that do not exist yet."""
         counts = result.counts[step.name] = CallCounts()
         asyncio.run(_make_calls(step, context, counts))
         end_calls(step.name, counts, context)
@@ -119,7 +119,7 @@ class CallKind(StepKind[CellsStep]):
 
 
 async def _make_calls(step: CellsStep, context: StepContext, counts: CallCounts) -> None:
-    """Make the calls of all cells. With `stop_below`, go k by k, and skip cells that an early stop cancels."""
+    """Make the calls of all cells. With `stop_below`, proceed k by k, and skip cells that an early stop cancels."""
     cells = list(drawn_cells(step, context))
     parts = [{k} for k in sorted({cell.k for cell in cells})] if step.may_stop_early else [{cell.k for cell in cells}]
     for ks in parts:
@@ -139,7 +139,7 @@ def _combinations_hash(step: Step, run: Run) -> str:
 
 
 def drawn_cells(step: Step, context: StepContext) -> Iterator[PlannedCell]:
-    """Draw the cells of a step, but skip the training data of its students."""
+    """Draw the cells of a step without the training data of its students."""
     experiment, catalog = context.experiment, context.catalog
     return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.excluded))
 
@@ -147,21 +147,21 @@ def drawn_cells(step: Step, context: StepContext) -> Iterator[PlannedCell]:
 def skipped_combinations(
     step: EvaluateStep | GenerateStep, experiment: Experiment, catalog: Catalog, run: Run
 ) -> dict[str, str]:
-    """Find the combinations that an evaluation must skip, each with a student that was trained on it."""
+    """Return the combinations that an evaluation must skip, each with a student that was trained on it."""
     if isinstance(step, EvaluateStep) and step.allow_trained:
         return {}
     return trained_combinations(step, experiment, catalog, run.excluded)
 
 
 def drop_unusable_skips(run: Run) -> None:
-    """Remove stored skips that no longer apply, so that every reader of the run can draw its cells."""
+    """Remove stored skips that no longer apply, so that readers of the run can draw its cells."""
     stored = run.excluded
     for step in stored.keys() - usable_around(run.experiment, run.catalog, stored).keys():
         run.exclude(step, frozenset())
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
-    """Make an evaluation skip the training combinations of its students, so that all of them have the same draw."""
+    """Make an evaluation skip the training data of all its students, which share the draw."""
     skipped = skipped_combinations(step, context.experiment, context.catalog, context.run)
     before = context.run.excluded.get(step.name, frozenset())
     if skipped.keys() == before:
@@ -172,7 +172,7 @@ def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext
 
 
 def counts_line(step: str, counts: CallCounts) -> str:
-    """Return the line that the terminal shows after a step with calls."""
+    """Describe the calls of a step."""
     return (
         f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} tried again, "
         f"{plural(counts.tokens, 'token')}, {counts.cost_usd:.2f} US dollars"
@@ -180,7 +180,7 @@ def counts_line(step: str, counts: CallCounts) -> str:
 
 
 def end_calls(step: str, counts: CallCounts, context: StepContext) -> None:
-    """Show the time and cost of a step with calls, as its last line unless the step was stopped."""
+    """Show the calls and cost of a step, as its last line unless the step was stopped."""
     note = context.progress.end if counts.stopped is None else context.progress.leave
     note(step, counts_line(step, counts))
 
@@ -193,7 +193,7 @@ def call_models(
     context: StepContext,
     counts: CallCounts,
 ) -> None:
-    """Make the calls of a command that runs no experiment, and show their time and cost."""
+    """Make the calls of a command without an experiment, and show their cost."""
 
     async def calls() -> None:
         async with watched(context.progress, step, counts):
@@ -208,10 +208,10 @@ def call_models(
 
 
 class DatasetKind(StepKind[DatasetStep]):
-    """Let a model generate texts until enough of them have full marks, or join earlier data sets."""
+    """Let a model generate texts until enough have full marks, or join earlier data sets."""
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Check that the files of evaluations exist, and that no folder would be replaced that is not a data set."""
+        """Find missing files of evaluations, and a folder in place of the data set."""
         from skillmix.datasets.build import DATASET
 
         require_replaceable(run.step(step.name) / "dataset", DATASET)
@@ -222,7 +222,7 @@ class DatasetKind(StepKind[DatasetStep]):
             refuse_more_turns(step.writer, turns, load_prompts(step.prompts or experiment.prompts))
 
     def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
-        """Return cells with the first conversation of each k."""
+        """Return a cell with the first conversation of each k."""
         from skillmix.datasets.from_runs import plan_of
         from skillmix.datasets.window import DatasetWriting
 
@@ -233,7 +233,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return [(conversations, cell) for cell in writing.first_cells()]
 
     def estimates(self, step: DatasetStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """Estimate the fewest conversations that can reach the targets, and then the most that the step may begin."""
+        """Estimate the fewest conversations that can reach the targets, and the most that the step may begin."""
         place = place_of(step, basis.experiment, basis.catalog)
         found: list[CallEstimate] = []
         for bound, conversations_of_k in (("at least", step.target_of), ("at most", step.max_conversations)):
@@ -249,9 +249,9 @@ class DatasetKind(StepKind[DatasetStep]):
         return found
 
     def inputs(self, step: DatasetStep, source: StepInputs) -> Inputs | None:
-        """Return the step's settings, its models, the data sets that it joins, and the excluded contents.
+        """Return the step's settings, its models, the data sets that it joins, and the excluded content.
 
-        The experiment's evaluations are not included, because they skip the combinations of an existing data set.
+        The experiment's evaluations do not count, because they skip the combinations of an existing data set.
         """
         leakage = step.leakage or source.experiment.leakage
         found = of_settings(step, without={"leakage"}) | of_draws(source)
@@ -262,12 +262,12 @@ class DatasetKind(StepKind[DatasetStep]):
         return found | of_files("the file", leakage.evaluations)
 
     def made(self, step: DatasetStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """Return the number of calls, and the data set with its hash. The rows are in the folder of the data set."""
+        """Return the number of calls, and the data set with its hash but without its rows."""
         counts = result.counts[step.name]
         return {"calls": counts.called + counts.found, "dataset": result.datasets[step.name].record()}
 
     def take(self, step: DatasetStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Return the data set if its conversations still match the record."""
+        """Add the data set to the result if its conversations still match the record."""
         from skillmix.datasets.build import recorded_dataset
 
         dataset = recorded_dataset(run.step(step.name) / "dataset", made["dataset"])
@@ -278,7 +278,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return f"{plural(dataset.texts, 'conversation')} in {dataset.folder}"
 
     def run(self, step: DatasetStep, context: StepContext, result: RunResult) -> bool:
-        """Write the data set. Later steps wait until every k has enough texts."""
+        """Write the data set; later steps wait until every k has enough texts."""
         from skillmix.datasets.from_runs import work_on_dataset
 
         counts = result.counts[step.name] = CallCounts()
@@ -286,22 +286,22 @@ class DatasetKind(StepKind[DatasetStep]):
         if step.writer:
             end_calls(step.name, counts, context)
         if dataset is None:
-            say(f"{step.name}: calls are missing, and no data set was written; run the same command to continue")
+            say(f"{step.name}: calls are missing, so no data set was written; rerun the same command to continue")
             return False
         result.datasets[step.name] = dataset
         say(f"{step.name}: {plural(dataset.texts, 'conversation')} in {dataset.folder}")
         for y in dataset.yields:
             if y.taken < y.target:
-                consequence = "enough for later steps" if y.is_enough else "later steps wait for them"
+                consequence = "enough for later steps" if y.is_enough else "later steps wait for the others"
                 say(
-                    f"{step.name}: only {y.taken} of {plural(y.target, 'text')} of k = {y.k} after "
+                    f"{step.name}: only {y.taken} of {plural(y.target, 'text')} with k = {y.k} after "
                     f"{plural(y.written, 'conversation')} ({y.full_marks} with full marks); {consequence}"
                 )
         return counts.stopped is None and not dataset.short
 
 
 def dataset_hash(run: Run, step: str) -> str | None:
-    """Hash the conversations of a dataset step; None if its folder is incomplete."""
+    """Hash the conversations of a dataset step; return None if its folder is incomplete."""
     folder = run.step(step) / "dataset"
     files = [folder / "train.jsonl", folder / "validation.jsonl"]
     if not all((folder / name).is_file() for name in ("train.jsonl", "rows.parquet", LINEAGE_FILE)):

@@ -1,4 +1,4 @@
-"""Checks that happen before a run is changed, so that a rejected run stays unchanged."""
+"""Checks before a run is changed, so that a rejected run stays as it was."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,7 @@ from skillmix.datasets.leakage import usable_around
 from skillmix.errors import UserError, errors_of, faults_error, refuse
 from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
+from skillmix.experiment.plan import Settings, cells_of, place_of, settings_by_model
 from skillmix.experiment.step_base import JOINED, Step, student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import CHAT_TEMPLATES, TrainStep
@@ -38,7 +38,6 @@ from skillmix.models.specs import ModelSpec, asked_model, open_model, parse_spec
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import opened_clients
 from skillmix.runs.calling import StepContext, opened_models
-from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.students import made_students, model_folder, require_trained, settings_for, with_trained
@@ -50,42 +49,38 @@ from skillmix.tracking import require_trackers
 
 
 def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True) -> None:
-    """Raise one error that lists all packages that unfinished steps need but that are not installed.
+    """Raise an error that lists all packages that unfinished steps need but that are not installed.
 
-    `calls_here` is false if other machines call and train the models.
+    `calls_here` is false if other machines call the models.
     """
-    open_steps = [
-        step
-        for step in steps
-        if run.finished(step.name) is None and not (step.trains_model and read_model_file(model_folder(run, step.name)))
-    ]
-    needed: list[tuple[str, str]] = []
-    """Packages, each with the skillmix extra that installs it."""
-    for step in open_steps:
-        needed += [("pyarrow", "parquet")] if step.stage == "dataset" else []
-        needed += [(package, "train") for package in packages_for_training(step)] if isinstance(step, TrainStep) else []
+    needed: dict[str, set[str]] = {}
+    """The extras of skillmix that install each package."""
+    for step in (step for step in steps if run.finished(step.name) is None):
+        if isinstance(step, TrainStep):
+            is_open = read_model_file(model_folder(run, step.name)) is None
+            packages = [(package, "train") for package in packages_for_training(step) if is_open]
+        else:
+            packages = [("pyarrow", "parquet")] if step.stage == "dataset" else []
         students = [name for name in step.student_names if name in experiment.students]
         for settings in settings_by_model(experiment, students, step.grader_names).values() if calls_here else ():
-            needed += [(package, "local") for package in provider_of(str(settings.asked)).packages]
-    missing = [(package, extra) for package, extra in dict.fromkeys(needed) if find_spec(package) is None]
-    if not missing:
-        return
-    extras = {extra for _, extra in missing}
-    extras -= {"local", "parquet"} if "train" in extras else set()  # the workers have these packages installed
-    packages = ", ".join(dict.fromkeys(package for package, _ in missing))
-    raise UserError(
-        f"{experiment.name} needs packages that are not installed: {packages}.",
-        hint=f"pip install 'skillmix[{','.join(sorted(extras))}]'",
-    )
+            packages += [(package, "local") for package in provider_of(str(settings.asked)).packages]
+        for package, extra in packages:
+            if find_spec(package) is None:
+                needed.setdefault(package, set()).add(extra)
+    if needed:
+        extras = set().union(*needed.values())
+        extras -= {"local", "parquet"} if "train" in extras else set()  # the extra train includes both
+        install = f"pip install 'skillmix[{','.join(sorted(extras))}]'"
+        raise UserError(f"{experiment.name} needs packages that are not installed: {', '.join(needed)}.", hint=install)
 
 
 Checks = Iterator[Callable[[], object]]
 
 
 def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Check an experiment without reading its journal, making calls, or using any other state of this machine.
+    """Check an experiment by its files, catalogs, prompts and checkpoints, without its journal and without calls.
 
-    Prompts and draws are checked for all steps, because every reader of the run needs them.
+    The prompts and draws of all steps are checked, because every reader of the run needs them.
     """
     yield lambda: check_code_graders(experiment, catalog, steps)
     yield lambda: _check_prompts(experiment, catalog)
@@ -96,9 +91,9 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 
 
 def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
-    """Pin each id on the Hub to the commit recorded in the run, or to the newest commit if the id is new."""
+    """Pin each Hub id to the commit that the run recorded, or to the newest commit if the id is new."""
     known: dict[str, str] = {}
-    with suppress(UserError):  # a file from an older version may have obsolete keys; it contains no ids
+    with suppress(UserError):  # the experiment of an older version may have obsolete keys, but no Hub ids
         stored = run.experiment if run.exists else experiment
         used: list[Settings] = [*stored.students.values(), *stored.graders.values()]
         names = [name for one in used for name in hub_ids(one.asked)]
@@ -108,7 +103,7 @@ def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
     def pin(name: str, kind: Kind) -> str:
         if not is_hub_id(name):
             return name
-        with suppress(UserError):  # the checks report why the id cannot be fetched, together with all other faults
+        with suppress(UserError):  # the checks report unavailable ids together with other faults
             return known.get(name) or pinned(name, kind)
         return name
 
@@ -132,7 +127,7 @@ def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
 
 
 def hub_ids(asked: str | None) -> list[str]:
-    """Find ids on the Hub in a model string."""
+    """Return the Hub ids in a model string."""
     spec = None if asked is None else parse_spec(asked)
     if spec is None or not provider_of(spec).has_checkpoint:
         return []
@@ -141,7 +136,7 @@ def hub_ids(asked: str | None) -> list[str]:
 
 
 def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
-    """Download models and data sets that are not in the cache, once all other checks of the experiment have passed."""
+    """Download models and data sets that are not in the cache, if the other checks of the experiment pass."""
     settings: list[Settings] = [*experiment.students.values(), *experiment.graders.values()]
     wanted: dict[str, Kind] = dict.fromkeys((name for one in settings for name in hub_ids(one.asked)), "model")
     wanted |= dict.fromkeys(
@@ -151,12 +146,12 @@ def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Ste
     if missing:
         refuse(experiment.name, errors_of(plan_checks(experiment, catalog, steps, run)))
     for name, kind in missing.items():
-        say(f"fetching the {kind} {name}")
+        say(f"downloading the {kind} {name}")
         hub_folder(name, kind)
 
 
 def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Find students that have no model and are not trained by a step, and students that a step must not call."""
+    """Find students without a model, and students that a step must not call."""
     now = with_trained(experiment, run)
     will_be_trained: set[str] = set()
     for step in steps:
@@ -176,9 +171,9 @@ def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 
 
 def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run) -> Checks:
-    """Check whether steps can call or train the checkpoints on this machine.
+    """Check that steps can call or train the checkpoints on this machine.
 
-    A model that a step will train has the architecture of its base, and receives a chat template during training.
+    A model that a step will train is checked by its base, except for the chat template, which training adds.
     """
     checks: dict[tuple[str, bool, int, str], Callable[[], object]] = {}
     for step in steps:
@@ -195,7 +190,7 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run)
 
 
 def _checkpoint_here(asked: str | None) -> Checkpoint | None:
-    """Return the local checkpoint of a model, or of the model whose shape and tokenizer a new model copies."""
+    """Return the local checkpoint of a model, or of the model that an untrained model copies; None if there is none."""
     shape = None if asked is None else shape_of(asked)
     source = shape.spec if isinstance(shape, CopiedShape) else asked
     spec = None if source is None else parse_spec(source)
@@ -203,7 +198,7 @@ def _checkpoint_here(asked: str | None) -> Checkpoint | None:
         return None
     try:
         return checkpoint_of(spec, fetches=False)
-    except UserError:  # the file checks report what is missing
+    except UserError:  # the file checks report missing files
         return None
 
 
@@ -217,20 +212,20 @@ def _require_asking(settings: Settings, *, needs_template: bool) -> None:
         longest = positions_of(checkpoint)
     if longest is not None and longest <= settings.max_tokens:
         raise UserError(
-            f"{asked} has {longest} positions for a prompt and its text, and max_tokens is {settings.max_tokens}.",
+            f"max_tokens is {settings.max_tokens}, but {asked} has only {longest} positions for prompt and reply.",
             hint="Set a smaller max_tokens, or choose another model.",
         )
     if checkpoint is not None and needs_template and lacks_chat_template(checkpoint.tokenizer):
         raise UserError(
             f"The tokenizer of {asked} has no chat template.",
-            hint="Use an instruction-tuned model, or the model of a train step with format:.",
+            hint="Choose an instruction-tuned model, or train one in a step with format:.",
         )
     if checkpoint is not None:
         require_rendering(settings)
 
 
 def require_rendering(settings: Settings) -> None:
-    """Raise an error for a system prompt or template options that the template of a local model cannot use."""
+    """Reject a system prompt or template options that the chat template of a local model does not support."""
     provider = provider_of(str(settings.asked))
     if settings.additions and provider.is_engine and all(map(find_spec, provider.packages)):
         asyncio.run(check_chat_template(parse_spec(str(settings.asked)), settings.system, settings.extra_json))
@@ -245,14 +240,14 @@ def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
     if step.format is None and lacks_chat_template(checkpoint.tokenizer):
         raise UserError(
             f"Step {step.name!r}: the tokenizer of {asked} has no chat template.",
-            hint=f"Set its format with format: {', '.join(CHAT_TEMPLATES)}.",
+            hint=f"Set format: to one of {', '.join(CHAT_TEMPLATES)}.",
         )
     require_rendering(base)
     check_trainable(step, checkpoint, run)
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
-    """Check that prompt sets have their files, also for k = 0, and that no outcome grader is used for points."""
+    """Check that all prompt sets load, that they have the files for k = 0, and that outcomes are not used as points."""
     own = [settings.prompts for settings in experiment.students.values() if settings.prompts]
     own += [step.prompts for step in experiment.steps if isinstance(step, DatasetStep) and step.prompts]
     for name in sorted({experiment.prompts, *own}):
@@ -261,18 +256,18 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
     faults: list[str] = []
     for name, settings in experiment.graders.items():
         if settings.has_code:
-            faults.append(f"graders.{name}: {settings.model} gives points, but these graders give outcomes")
+            faults.append(f"graders.{name}: {settings.model} gives points, but this prompt set needs outcomes")
     if experiment.answer.missing_marker == "zero":
-        faults.append("answer.missing_marker: a refusal usually has no marker; set it to whole")
+        faults.append("answer.missing_marker: refusals usually have no marker; set it to whole")
     for step in experiment.steps:
         if step.stage == "dataset":
-            faults.append(f"steps.{step.name}: a data set takes texts with full marks, but outcomes have none")
+            faults.append(f"steps.{step.name}: a data set needs full marks, but graders give outcomes")
         if step.stage in ("annotate", "graders"):
-            faults.append(f"steps.{step.name}: people and cards need graders that give points, not outcomes")
+            faults.append(f"steps.{step.name}: {step.stage} steps need points, but graders give outcomes")
         if step.may_stop_early:
-            faults.append(f"steps.{step.name}.stop_below: outcomes have no full marks")
+            faults.append(f"steps.{step.name}.stop_below: full marks are needed, but graders give outcomes")
     if prompts.phrases.outcomes and faults:
-        hint = f"The prompt set {prompts.name} requests outcomes from graders; data sets and scores need another set."
+        hint = f"The prompt set {prompts.name} asks graders for outcomes; choose another set for points and data sets."
         raise faults_error(experiment.name, faults, hint=hint)
     for cell in (cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)):
         if cell.k == 0 and cell.student in experiment.students:
@@ -284,30 +279,24 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
 
 
 def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
-    """Find models, prompts and sampling settings that have changed since their calls were stored in the journal.
+    """Reject changes of models, prompts and sampling settings that already have calls in the journal.
 
-    The first conversation of every cell is compared as far as it is in the journal.
+    The first conversation of each cell is compared with the journal.
     """
     now = replace(context, experiment=with_trained(context.experiment, context.run))
     for step in now.experiment.steps:
         for conversations, cell in kind_of(step).first_cells(step, now):
             if cell.student in now.experiment.students and cell.combinations:
-                _follow_in_journal(conversations, cell, now)
+                waiting = deque([conversations.first(cell.student, cell.combinations[0], cell.numbers[0])])
+                while waiting:
+                    request = waiting.popleft().request
+                    outcome = now.journal.find(request)  # raises an error if the stored request is different
+                    waiting.extend(conversations.follow(request, outcome) if outcome is not None else ())
     refuse(now.experiment.name, errors_of(student_checks(now.experiment, now.catalog, steps, now.run)))
 
 
-def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context: StepContext) -> None:
-    """Look up the first conversation of a cell, and raise an error if a request differs from the stored request."""
-    waiting = deque([conversations.first(cell.student, cell.combinations[0], cell.numbers[0])])
-    while waiting:
-        request = waiting.popleft().request
-        outcome = context.journal.find(request)
-        if outcome is not None:
-            waiting.extend(conversations.follow(request, outcome))
-
-
 def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
-    """Raise an error for code graders if any skill of a setting has no checker. Checking all skills avoids the draw."""
+    """Reject code graders if any skill of a setting has no checker, whether it is drawn or not."""
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
@@ -322,7 +311,7 @@ def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence
 
 
 async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
-    """Detect a wrong key, URL or model name before the first paid call."""
+    """Find wrong keys, URLs and model names before the first paid call."""
     graders = sorted({name for step in steps for name in step.grader_names})
     # The model of a train step may not exist yet.
     students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
@@ -330,7 +319,7 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
 
 
 async def probe_settings(settings: Mapping[str, Settings]) -> None:
-    """Open the models in the settings, and raise one error for all unusable models."""
+    """Open models, and report all unusable ones in one error."""
     errors: list[UserError] = []
     probed: dict[str, _Probed] = {}
     async with AsyncExitStack() as opened:
@@ -342,11 +331,11 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
         for key, addresses in sorted({(s.key, parse_spec(str(s.asked)).addresses) for s in settings.values() if s.key}):
             say(f"{key} is sent to {', '.join(addresses) or 'its provider'}")
         errors += filter(None, await asyncio.gather(*(_probe(name, model) for name, model in probed.items())))
-    refuse("The list of models", errors)
+    refuse("The models", errors)
 
 
 def require_access(settings: Settings) -> None:
-    """Raise an error if a model's checkpoint, program or key is missing here, without contacting a server."""
+    """Reject a model whose checkpoint, program or key is missing on this machine, without contacting a server."""
     spec = parse_spec(str(settings.asked))
     provider = provider_of(spec)
     if not provider.is_listed:
@@ -360,7 +349,7 @@ def require_access(settings: Settings) -> None:
 
 
 def would_download(spec: ModelSpec) -> bool:
-    """Whether a model is a bundled model that is not in the cache yet."""
+    """Return whether a model is a bundled model that is not in the cache yet."""
     base = str(spec).partition("+")[0]
     return any(model.spec == base and not model.folder for model in bundled_models())
 
@@ -374,23 +363,23 @@ class _Probed(Protocol):
 
 
 async def _probe(name: str, model: _Probed) -> UserError | None:
-    """Probe one model with a short timeout, because a silent server would block for the timeout of a call."""
+    """Probe a model with a short timeout, because a silent server would block for the timeout of a call."""
     try:
         problem = await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
     except TimeoutError:
-        problem = CallProblem("fatal", "no connection", f"no answer within {_LONGEST_PROBE:g} s")
+        problem = CallProblem("fatal", "no connection", f"no reply within {_LONGEST_PROBE:g} s")
     except UserError as error:
         return error
     if problem is None:
         return None
     return UserError(
-        f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
-        hint="Check its name, its URL and the key in the environment. No call was made.",
+        f"The {name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
+        hint="Check the name of its model, its URL and its key in the environment. No call was made.",
     )
 
 
 def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
-    """Return the price of each model by its task name, None if unknown. A limit in dollars requires every price."""
+    """Return the price of each model by its task name, None if unknown; a limit in dollars requires all prices."""
     settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
     trained = {f"student:{name}": Price(0.0, 0.0) for name in made_students(experiment)}
     known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}
@@ -398,9 +387,8 @@ def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[st
     if experiment.budget.max_usd is not None and unknown:
         spec = parse_spec(str(asked_model(unknown[0])))
         raise UserError(
-            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is unknown.",
-            hint=f"Write a line such as {spec.provider}:{spec.name}: {{input: 2.5, output: 10.0}}, in US dollars per "
-            "million tokens, into a file and add --prices FILE; `skillmix prices` takes prices from a list. Or limit "
-            "the run with max_calls.",
+            f"budget.max_usd cannot be enforced: the price of {', '.join(unknown)} is unknown.",
+            hint=f"Add --prices FILE with a line such as {spec.provider}:{spec.name}: {{input: 2.5, output: 10.0}}, in "
+            "US dollars per million tokens (`skillmix prices` can write it), or limit the run by max_calls instead.",
         )
     return {**trained, **known}

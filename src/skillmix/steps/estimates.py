@@ -1,7 +1,7 @@
-"""Estimates for `skillmix run --dry-run`: calls, tokens, cost and GPU hours, and their output.
+"""Estimates for `--dry-run`: calls, tokens, cost and GPU hours, and their output.
 
-Every row has an upper bound and an expectation. The upper bound assumes the longest replies, and that unparseable
-grades use all attempts. The expectation uses the tokens of past calls, or typical lengths if there are no such calls.
+Every row has an upper bound and an expectation. The upper bound assumes replies of maximum length and all attempts at
+unparseable grades. The expectation uses the tokens of past calls, or else typical lengths.
 """
 
 import json
@@ -22,27 +22,28 @@ from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
 from skillmix.models.specs import dialect_of, parse_spec, short_spec
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
+from skillmix.render import dollars, hours, markdown_table, middle_cut, plural, whole
 from skillmix.runs.conversations import model_name
 from skillmix.runs.database import RUN_FILE
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 
-_HEADER: Final = (
-    "step",
-    "role",
-    "model",
-    "calls, at most",
-    "tokens in, at most",
-    "tokens out, at most",
-    "US dollars, expected",
-    "US dollars, at most",
-    "GPU hours, at most",
-    "expected from",
-)
-_NUMBERS: Final = 6
-"""The columns between the model and the last column."""
+_COLUMNS: Final[dict[str, str | None]] = {
+    "step": "step",
+    "role": "role",
+    "model": "model",
+    "calls, at most": "max calls",
+    "tokens in, at most": None,
+    "tokens out, at most": None,
+    "US dollars, expected": "$ expected",
+    "US dollars, at most": "$ at most",
+    "GPU hours, at most": "GPU hours",
+    "expected from": None,
+}
+"""The headings of the wide table, each with its heading in the short table."""
+_NUMBERS: Final = slice(3, -1)
+"""The columns of numbers in the wide table."""
 _LONGEST_ADDITIONS: Final = 80
 TYPICAL: Final = "typical lengths"
 # In the sample records of the original code, five conversations of GPT-4 with k = 3 have lengths of 1,137 and 852
@@ -53,7 +54,7 @@ _TEXT_PER_SKILL: Final = 70
 _GRADING_PER_CRITERION: Final = 250
 
 _MOST_JOURNALS: Final = 20
-"""The most journals of other runs that are read, latest first, because an estimate must not take minutes."""
+"""The most journals of other runs to read, latest first, so that an estimate does not take minutes."""
 _AVERAGES: Final = (
     "SELECT stage, coalesce(grader, student), model, decoding, json_array_length(skills), count(*), sum(input_tokens), "
     "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM call JOIN combination ON combination.id = call.combination "
@@ -61,45 +62,29 @@ _AVERAGES: Final = (
 )
 
 Role = Literal["student", "writer", "grader", "re-grader", "training"]
-"""The role of a model in a step.
-
-A writer generates the texts of a data set. A re-grader grades texts that already have grades.
-"""
+"""The role of a model in a step. A writer writes for a data set; a re-grader grades texts that already have grades."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallAverages:
-    """Average tokens of one model's past calls about combinations with the same k."""
-
-    calls: int
-    """The number of the model's past calls, for any k."""
-    input_tokens: float
-    output_tokens: float
-    calls_per_vote: float
-    """The average number of attempts, which is above 1 if unparseable grades were retried, and 1 for students."""
-    source: Literal["this run", "other runs"]
-
-    @property
-    def basis(self) -> str:
-        """Describe the source of the averages and its size."""
-        return f"{self.source} ({self.calls} {'call' if self.calls == 1 else 'calls'})"
-
-
-class AskedOf(NamedTuple):
-    """The called model in the form that a journal stores."""
+class ModelCalls(NamedTuple):
+    """The calls of one student or grader, as a journal stores them."""
 
     stage: Literal["generate", "grade"]
     name: str
-    """The student or the grader of the experiment."""
+    """The student or the grader."""
     model: str | None
-    """None for the model of a train step, because its name differs between runs."""
+    """None for the model of a train step, whose name differs between runs."""
     extra: str | None
+
+    def includes(self, stored: "ModelCalls") -> bool:
+        """Return whether stored calls went to the same model with the same additional fields."""
+        is_same = (stored.stage, stored.extra) == (self.stage, self.extra)
+        return is_same and self.model in (None, stored.model)
 
 
 class _Group(NamedTuple):
     """Past calls with the same name, model, sampling and k."""
 
-    asked_of: AskedOf
+    of: ModelCalls
     k: int
     calls: int
     input_tokens: int
@@ -107,36 +92,43 @@ class _Group(NamedTuple):
     first_attempts: int
 
 
+class Averages(NamedTuple):
+    """Average tokens of a model's past calls for one k."""
+
+    input_tokens: float
+    output_tokens: float
+    calls_per_vote: float
+    """Attempts per vote, which exceed 1 if unparseable grades were retried; 1 for students."""
+    basis: str
+    """The origin and the number of the past calls."""
+
+
 class PastCalls:
-    """The calls of a run and of other runs in the same folder, except for unreadable journals."""
+    """The calls of a run and of other runs in the same folder, except in unreadable journals."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def averages(self, asked_of: AskedOf, k: int, *, other_runs: bool) -> CallAverages | None:
-        """Average over calls with the same name, model and extra fields, or else with the same model and extra fields.
+    def averages(self, wanted: ModelCalls, k: int, *, other_runs: bool) -> Averages | None:
+        """Average over past calls with the nearest k, because prompts and replies grow with k; None without such calls.
 
-        Prompts and replies grow with k, so the average is over calls with the nearest k. None if there is no such call.
-        Other runs count only if this run has no such call and `other_runs` is true.
+        Calls with the same name take precedence over other calls of the model, and those over `other_runs`.
         """
-        source: Literal["this run", "other runs"] = "this run"
-        alike = [g for g in self._own if _is_same_model(g.asked_of, asked_of) and g.asked_of.name == asked_of.name]
-        if asked_of.model is not None:
-            alike = alike or [group for group in self._own if _is_same_model(group.asked_of, asked_of)]
-            if other_runs and not alike:
-                source = "other runs"
-                alike = [group for group in self._elsewhere if _is_same_model(group.asked_of, asked_of)]
+        source, alike = "this run", [group for group in self._own if wanted.includes(group.of)]
+        named = [group for group in alike if group.of.name == wanted.name]
+        alike = named if named or wanted.model is None else alike
+        if other_runs and not alike and wanted.model is not None:
+            source, alike = "other runs", [group for group in self._elsewhere if wanted.includes(group.of)]
         if not alike:
             return None
         nearest = min({group.k for group in alike}, key=lambda other: (abs(other - k), -other))
         groups = [group for group in alike if group.k == nearest]
         calls = sum(group.calls for group in groups)
-        return CallAverages(
-            calls=sum(group.calls for group in alike),
+        return Averages(
             input_tokens=sum(group.input_tokens for group in groups) / calls,
             output_tokens=sum(group.output_tokens for group in groups) / calls,
             calls_per_vote=calls / max(1, sum(group.first_attempts for group in groups)),
-            source=source,
+            basis=f"{source} ({plural(sum(group.calls for group in alike), 'call')})",
         )
 
     @cached_property
@@ -145,26 +137,20 @@ class PastCalls:
 
     @cached_property
     def _elsewhere(self) -> list[_Group]:
-        """Read the calls of other runs on first use, because most dry runs do not need them."""
+        """The calls of other runs, read on first use, because most dry runs do not need them."""
         own = self._run.path
         files = [file for file in own.parent.glob(f"*/{RUN_FILE}") if file.parent != own]
         latest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
         return list(_groups(latest[:_MOST_JOURNALS]))
 
 
-def _is_same_model(stored: AskedOf, asked_of: AskedOf) -> bool:
-    """Whether calls of the same stage went to the same model with the same fields; None stands for any model."""
-    is_same = stored.stage == asked_of.stage and stored.extra == asked_of.extra
-    return is_same and asked_of.model in (None, stored.model)
-
-
 def _groups(files: Iterable[Path]) -> Iterator[_Group]:
     for file in files:
-        # A run reports faults in its own journal, so an estimate can ignore them.
+        # Ignore faults, because a run reports those in its own journal.
         with suppress(UserError, OSError, ValueError, TypeError, AttributeError), JournalReader(file) as journal:
             for stage, name, model, decoding, *numbers in journal.rows(_AVERAGES):
                 extra = extra_json(json.loads(decoding).get("extra", {}))
-                yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))
+                yield _Group(ModelCalls(stage, name, model, extra), *map(int, numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +163,12 @@ class Expected:
     cost_usd: float | None
     """None if the price is unknown."""
     basis: str
-    """The calls from which the average tokens come, or a remark that typical lengths were used."""
+    """The origin of the average tokens: past calls, or typical lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallEstimate:
-    """Upper bounds and expectations for one model in one step. Calls repeated after a failure are not counted."""
+    """Upper bounds and expectations for one model in one step, without calls repeated after a failure."""
 
     step: str
     """Name of the step, with the kind of bound if the step has two bounds."""
@@ -190,14 +176,14 @@ class CallEstimate:
     calls: int
     """Calls including all attempts at unparseable grades."""
     input_tokens: int | None
-    """Tokens of the prompts, or for a train step, all tokens that it reads. None if unknown."""
+    """Tokens of the prompts; for a train step, all tokens that it reads. None if unknown."""
     output_tokens: int
     cost_usd: float | None
     """None if the price is unknown."""
     gpu_hours: float | None = 0.0
-    """None if the model's size is not known."""
+    """None if the size of the model is unknown."""
     is_lower_bound: bool = False
-    """Whether the numbers are the smallest that suffice, which are excluded from sums."""
+    """Whether the numbers are the smallest that suffice, which sums exclude."""
     role: Role = "student"
     expected: Expected | None = None
     """None for a train step, which makes no calls."""
@@ -206,9 +192,9 @@ class CallEstimate:
     system: str | None = None
     extra: dict[str, object] = field(default_factory=dict)
     is_batch: bool = False
-    """Whether the calls are sent in batches, so that the costs are batch costs."""
+    """Whether the calls are sent in batches, and priced accordingly."""
     batch_share: float | None = None
-    """The cost in batches as a share of the cost of direct calls; None if the model has no batches."""
+    """The price in batches as a share of the price of direct calls; None if the model has no batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +206,12 @@ class EstimateBasis:
     prices: dict[str, Price]
     past: PastCalls
     longest_text: int | None = None
-    """Tokens of the longest text to grade; None if students generate the texts, up to the limits in their settings."""
+    """Tokens of the longest text to grade; None if students write the texts, up to their limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatedStep:
-    """A step, with its kind of bound if it has two bounds, and the role of a model in the step."""
+    """A step, with the kind of bound if it has two, and the role of a model in it."""
 
     step: str
     role: Role
@@ -233,12 +219,12 @@ class EstimatedStep:
 
 
 Counted = Sequence[tuple[Combination, int]]
-"""The combinations, each with the number of conversations about it."""
+"""Combinations, each with its number of conversations."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """The calls and tokens of one row or of a part of a row."""
+    """The calls and tokens of a row or of a part of it."""
 
     calls: float = 0
     input: float = 0
@@ -248,16 +234,16 @@ class _Tokens:
         return _Tokens(self.calls + other.calls, self.input + other.input, self.output + other.output)
 
     def cost(self, price: Price | None) -> float | None:
-        """Return the cost of the tokens; None if the price is not known."""
+        """Return the cost of the tokens; None if the price is unknown."""
         return None if price is None else price.of(self.input, self.output)
 
 
 _Part = tuple[int, _Tokens, _Tokens]
-"""The texts of one combination: its k, their maximum tokens, and their usual tokens."""
+"""The calls about one combination: its k, their maximum tokens and their typical tokens."""
 
 
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
-    """Estimate the calls of a student, which are one for each turn of a conversation."""
+    """Estimate the calls of a student, one for each turn of a conversation."""
     experiment, catalog = basis.experiment, basis.catalog
     settings = settings_for(experiment, student)
     prompts = load_prompts(settings.prompts or experiment.prompts, experiment.format)
@@ -269,7 +255,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
         turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
         first += len(settings.system or "") + sum(len(prompt) + len(reply) for prompt, reply in turns_before)
         reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
-        # a second prompt repeats the first prompt and its reply
+        # The second request repeats the first prompt and its reply.
         bound = turns * tokens_in(first) + repeated * longest + sum(map(tokens_in, second))
         read = usual_tokens_in(turns * first + sum(second)) + repeated * reply
         at_most = _Tokens(turns * texts, count * bound, turns * count * longest)
@@ -277,14 +263,14 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
     is_trained = student not in experiment.students  # the model of a train step, which runs on this machine
     model = f"step:{student}" if is_trained else settings.model
     price = Price(0.0, 0.0) if is_trained else price_of_calls(settings, basis.prices)
-    past = AskedOf("generate", student, None if is_trained else model_name(model), settings.extra_json)
+    past = ModelCalls("generate", student, None if is_trained else model_name(model), settings.extra_json)
     return _estimate(label, model, settings, parts, past=past, price=price, basis=basis)
 
 
 def grader_estimates(
     label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
 ) -> list[CallEstimate]:
-    """Estimate the calls of each model grader: one per vote is expected, `attempts` per vote is the bound."""
+    """Estimate the calls of each model grader: one per vote is expected, and at most `attempts` per vote."""
     experiment = basis.experiment
     prompts = load_prompts(experiment.prompts, experiment.format)
     longest_text = basis.longest_text
@@ -306,7 +292,7 @@ def grader_estimates(
             written = usual_tokens_in(_GRADING_PER_CRITERION * (combination.k + len(RESERVED_NAMES)))
             usual = _Tokens(votes, votes * read, votes * min(grader.max_tokens, written))
             parts.append((combination.k, at_most, usual))
-        past = AskedOf("grade", name, model_name(grader.asked), grader.extra_json)
+        past = ModelCalls("grade", name, model_name(grader.asked), grader.extra_json)
         price = price_of_calls(grader, basis.prices)
         estimates.append(_estimate(label, grader.asked, grader, parts, past=past, price=price, basis=basis))
     return estimates
@@ -318,13 +304,13 @@ def _estimate(
     settings: Settings,
     parts: Sequence[_Part],
     *,
-    past: AskedOf,
+    past: ModelCalls,
     price: Price | None,
     basis: EstimateBasis,
 ) -> CallEstimate:
-    """Make one row, which expects the tokens of the same model's past calls for each k, or else the usual lengths.
+    """Make a row that expects, for each k, the tokens of the model's past calls, or else typical tokens.
 
-    For a free model, the calls of other runs are not used, because reading them takes time.
+    For a free model, other runs are not read, because that takes time.
     """
     at_most = expected = _Tokens()
     usual_of: dict[int, _Tokens] = {}
@@ -334,12 +320,11 @@ def _estimate(
     averages = None
     for k, usual in usual_of.items():
         averages = basis.past.averages(past, k, other_runs=price is None or not price.is_zero)
-        if averages is None:
-            expected += usual
-        else:
+        if averages is not None:
             calls = usual.calls * averages.calls_per_vote
             reply = min(averages.output_tokens, settings.max_tokens)
-            expected += _Tokens(calls, calls * averages.input_tokens, calls * reply)
+            usual = _Tokens(calls, calls * averages.input_tokens, calls * reply)
+        expected += usual
     return CallEstimate(
         step=label.step,
         model=model,
@@ -366,44 +351,30 @@ def _estimate(
 
 
 def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
-    """Format one row for each model of each step, and the sums. A sum with an unknown part is unknown.
+    """Format a row for each model of each step, and the sums, which are unknown if a part is unknown.
 
-    Unless wide, the table fits into a terminal because it has only the calls, dollars and hours, and long model strings
-    are shortened.
+    Unless wide, the table fits into a terminal: it has fewer columns, and long model strings are shortened.
     """
-    rows = []
+    rows: list[list[str]] = []
+    counted: list[list[float | None]] = []
     for one in estimates:
         words = additions(one.system, one.extra)
         short = words if len(words) <= _LONGEST_ADDITIONS else f"{words[: _LONGEST_ADDITIONS - 1]}…"
         model = short_spec(one.model) + (f" ({short})" if short else "")
-        calls, *others = _number_cells(_numbers(one))
-        known = one.expected.basis if one.expected else "–"
-        rows.append([one.step, one.role, model, f"≥ {calls}" if one.is_lower_bound else calls, *others, known])
-    columns = zip(*map(_numbers, _counted_once(estimates)), strict=True)
-    rows.append(["all", "", "", *_number_cells([_sum(column) for column in columns] or [0.0] * _NUMBERS), ""])
-    if wide:
-        return markdown_table(_HEADER, rows, right=frozenset(range(3, 3 + _NUMBERS)))
-    chosen = [[*row[:2], middle_cut(row[2]), *(row[_HEADER.index(name)] for name in _SHORT)] for row in rows]
-    return markdown_table([*_HEADER[:3], *_SHORT.values()], chosen, right=frozenset(range(3, 3 + len(_SHORT))))
-
-
-_SHORT: Final = {
-    "calls, at most": "max calls",
-    "US dollars, expected": "$ expected",
-    "US dollars, at most": "$ at most",
-    "GPU hours, at most": "GPU hours",
-}
-"""The columns of the short table with their headings."""
-
-
-def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:
-    """Return the estimates that are included in sums. For a data set, this is the upper bound."""
-    return [estimate for estimate in estimates if not estimate.is_lower_bound]
-
-
-def _numbers(one: CallEstimate) -> list[float | None]:
-    expected = one.expected.cost_usd if one.expected else 0.0
-    return [one.calls, one.input_tokens, one.output_tokens, expected, one.cost_usd, one.gpu_hours]
+        usd = one.expected.cost_usd if one.expected else 0.0
+        numbers = [one.calls, one.input_tokens, one.output_tokens, usd, one.cost_usd, one.gpu_hours]
+        calls, *others = _number_cells(numbers)
+        counted += [] if one.is_lower_bound else [numbers]
+        basis = one.expected.basis if one.expected else "–"
+        rows.append([one.step, one.role, model, f"≥ {calls}" if one.is_lower_bound else calls, *others, basis])
+    sums = map(_sum, zip(*counted, strict=True)) if counted else [0.0] * len([*_COLUMNS][_NUMBERS])
+    rows.append(["all", "", "", *_number_cells(list(sums)), ""])
+    header, right = list(_COLUMNS), {*range(len(_COLUMNS))[_NUMBERS]}
+    if not wide:
+        kept = [column for column, short_name in enumerate(_COLUMNS.values()) if short_name]
+        rows = [[*row[:2], middle_cut(row[2]), *(row[column] for column in kept[3:])] for row in rows]
+        header, right = [*filter(None, _COLUMNS.values())], {*range(3, len(kept))}
+    return markdown_table(header, rows, right=frozenset(right))
 
 
 def _number_cells(numbers: Sequence[float | None]) -> list[str]:
@@ -418,20 +389,20 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
-    """Explain the meaning of the numbers in the table, and list the prices with their dates."""
+    """Explain the numbers of the table, and list the prices with their dates."""
     notes = []
     if any(estimate.calls for estimate in estimates):
         notes.append(
-            "At most: every reply has its maximum length, and every unparseable grade is retried as often as "
-            "attempts allows. Calls repeated after a failure are not counted."
+            "At most: every reply has its maximum length, and every unparseable grade uses all attempts. Calls "
+            "repeated after a failure are not counted."
         )
     if any(e.expected and e.expected.basis == TYPICAL and e.price and e.price.output for e in estimates):
         notes.append(
-            f"Expected from {TYPICAL}: GPT-4's replies in the sample records of the original code, by the number of "
-            "skills. A model that reasons before it answers takes more; a small run first gives its own figures."
+            f"Expected from {TYPICAL}: those of GPT-4 in the sample records of the original code, by the number of "
+            "skills. A model that reasons first uses more tokens; a small run gives its own averages."
         )
     if any(estimate.is_lower_bound for estimate in estimates):
-        notes.append("A data set ends at its target: its expected cost lies between the costs of its two bounds.")
+        notes.append("A data set ends at its target, so its expected cost is between those of its two bounds.")
     by_model: dict[str, list[CallEstimate]] = {}
     prices: dict[str, Price] = {}
     for one in estimates:
@@ -444,11 +415,11 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
         expected = _both_costs((one, one.expected.cost_usd if one.expected else 0.0) for one in own)
         at_most = _both_costs((one, one.cost_usd) for one in own)
         notes.append(
-            f"{short_spec(model)}: in batches (batch: true) {dollars(expected[0])} US dollars are expected and "
-            f"{dollars(at_most[0])} at most; with direct calls {dollars(expected[1])} and {dollars(at_most[1])}."
+            f"{short_spec(model)}: in batches (batch: true), {dollars(expected[0])} US dollars are expected and "
+            f"{dollars(at_most[0])} at most; with direct calls, {dollars(expected[1])} and {dollars(at_most[1])}."
         )
     for model, price in sorted(prices.items()):
-        noted = f"noted on {price.noted}" if price.noted else "the price file has no date"
+        noted = f"noted on {price.noted}" if price.noted else "without a date in the price file"
         source = f"; {price.source}" if price.source else ""
         per_million = f"{price.input:g} and {price.output:g} US dollars per million tokens in and out"
         notes.append(f"Price of {model}: {per_million} ({noted}{source}).")
@@ -456,7 +427,7 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
 
 
 def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[float, float]:
-    """Sum the cost of a model in batches, and its cost with direct calls."""
+    """Sum the costs of a model in batches and with direct calls."""
     in_batches = direct = 0.0
     for one, cost in costs:
         share = one.batch_share or 1.0
@@ -466,14 +437,14 @@ def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[flo
 
 
 def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:
-    """Warn about each limit that is below the expected or maximum cost or number of calls of the experiment."""
+    """Warn about old prices, and about limits below the expected or maximum cost or number of calls."""
     yield from price_warnings({short_spec(e.model): e.price for e in estimates})
-    counted = _counted_once(estimates)
+    counted = [estimate for estimate in estimates if not estimate.is_lower_bound]
     cost = _sum(e.cost_usd for e in counted)
     expected = _sum(e.expected.cost_usd for e in counted if e.expected)
     if budget.max_usd is not None and (cost is None or expected is None):
         unknown = ", ".join(sorted({e.model for e in counted if e.cost_usd is None}))
-        yield f"budget.max_usd cannot be kept: the price of {unknown} is unknown"
+        yield f"budget.max_usd cannot be enforced: the price of {unknown} is unknown"
     calls = sum(e.expected.calls for e in counted if e.expected), sum(e.calls for e in counted)
     for name, limit, least, most, digits, unit in (
         ("max_usd", budget.max_usd, expected, cost, 2, "US dollars"),
@@ -481,9 +452,9 @@ def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -
     ):
         if limit is None or least is None or most is None or limit >= max(least, most):
             continue
-        need, may = (f"maximum of {most:,.{digits}f}", "may")
-        if limit < least:
-            need, may = (f"expected {least:,.{digits}f}", "will")
+        need, may = (
+            (f"expected {least:,.{digits}f}", "will") if limit < least else (f"maximum of {most:,.{digits}f}", "may")
+        )
         yield f"budget.{name} is {limit:,.{digits}f}, below the {need} {unit}: the run {may} stop before its end"
 
 
@@ -498,7 +469,7 @@ def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
 
 
 def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None:
-    """Return the price of a model's calls, in batches if it uses them; None if the price is unknown."""
+    """Return the price of a model's calls, which may be in batches; None if unknown."""
     spec = parse_spec(str(settings.asked))
     price = price_of(spec, prices)
     dialect = dialect_of(spec, settings.batch) if settings.batch else None

@@ -1,8 +1,7 @@
 """Steps without calls, and the table of all kinds of step.
 
-A train step writes a checkpoint into its folder in the run. Steps that read a whole run come last: human annotation
-(annotate), grader cards (graders), and reports (report). An annotate step does not wait for people, but reports the
-missing answers.
+A train step writes a checkpoint into its folder in the run. Steps that read a whole run come last: annotation by people
+(annotate), which does not wait for answers but reports missing ones, grader cards (graders), and reports (report).
 """
 
 import json
@@ -12,7 +11,7 @@ from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from skillmix.calls import PEOPLE, is_human
 from skillmix.catalog.catalog import Catalog
@@ -47,9 +46,6 @@ from skillmix.training.job import MODEL, Job, check_base, check_data, check_repl
 from skillmix.training.log import TRAINING_LOG
 from skillmix.validation.rater_answers import require_same_rater, stored_answers
 
-if TYPE_CHECKING:
-    from skillmix.validation.task import AnnotationTask, RaterProgress
-
 _REPLAY: Final = "its replay texts"
 _JSON_FILE: Final = "cards.json"
 _TEXT_FILE: Final = "cards.txt"
@@ -62,7 +58,7 @@ class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find missing weights, data and replay texts, and a folder that contains another model or training run."""
+        """Find missing weights, data and replay texts, and a folder with another model or training run."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
@@ -80,17 +76,14 @@ class TrainKind(StepKind[TrainStep]):
         check_base(step, experiment, run)
 
     def estimates(self, step: TrainStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """Estimate no calls, but GPU hours."""
+        """Estimate the GPU hours."""
         model = settings_for(basis.experiment, student_name(step.base)).model
         tokens = training_tokens(step, conversations=_conversations(step, basis.experiment))
         hours = training_hours(step, model, tokens)
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours, role="training")]
 
     def work(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
-        """Return the optimizer steps.
-
-        Their number is unknown if the step counts epochs of an unknown number of conversations.
-        """
+        """Return the optimizer steps, whose number is unknown for epochs of an unknown number of conversations."""
         is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
         total: int | None = step.steps or DEFAULT_STEPS
         if step.epochs is not None:
@@ -100,11 +93,11 @@ class TrainKind(StepKind[TrainStep]):
         return Work(step.name, "training", total, bound, is_over=is_over)
 
     def inputs(self, step: TrainStep, source: StepInputs) -> Inputs | None:
-        """Return the recipe, the seed, the weights of the base and the conversations in the data."""
+        """Return the recipe, the seed, the weights of the base and the conversations of the data."""
         try:
             return _of_job(job_of(source.experiment, step, source.run))
         except UserError:
-            return None  # the step itself reports missing files
+            return None  # the step reports missing files
 
     def made(self, step: TrainStep, run: Run, result: RunResult) -> dict[str, Any]:
         """Return the identity of the model."""
@@ -112,25 +105,25 @@ class TrainKind(StepKind[TrainStep]):
         return {"identity": file.identity if file else None}
 
     def take(self, step: TrainStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Add the model to the result if its folder still contains the model."""
+        """Add the model to the result if it is still in its folder."""
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
         if file is None or file.identity != made["identity"]:
             return None
         result.trained[step.name] = Trained(step.name, folder, was_there=True)
-        return f"found in {folder}"
+        return f"the model is in {folder}"
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start, or from its last checkpoint."""
         if context.cluster is not None:
-            context.cluster.end_workers()  # this process trains, and may need a GPU that other models use
+            context.cluster.end_workers()  # this process may need their GPUs
         result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress)
         context.progress.end(step.name)
         return True
 
 
 def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
-    """Count the conversations in data files, and the conversations that dataset steps will produce; None if unknown."""
+    """Count the conversations of data files and those that dataset steps will produce; None if unknown."""
     planned = {other.name: other.planned_texts for other in experiment.steps}
     total = 0
     for name in step.data:
@@ -156,14 +149,14 @@ def _of_job(job: Job) -> Inputs:
 
 
 def _begun(step: TrainStep, run: Run) -> Inputs:
-    """Return the recorded inputs of an unfinished training run; empty if there is none or if its folder was removed."""
+    """Return the recorded inputs of an unfinished training run; empty if there is none or its folder was removed."""
     record = run.state.steps.get(step.name)
     is_begun = record is not None and record.result is None and run.step(step.name).exists()
     return dict(record.inputs) if record is not None and is_begun else {}
 
 
 def _differences(stored: Inputs, now: Inputs) -> list[str]:
-    """Return the names of inputs whose values differ after conversion to JSON, which has no tuples."""
+    """Return the names of inputs that differ as JSON, which has no tuples."""
     plain = json.loads(json.dumps(now))
     return [name for name in plain if name in stored and stored[name] != plain[name]]
 
@@ -171,8 +164,8 @@ def _differences(stored: Inputs, now: Inputs) -> list[str]:
 def _was_other(folder: Path, changed: Sequence[str] = ()) -> UserError:
     names = f": {listed(changed)} changed" if changed else ""
     return UserError(
-        f"{folder} was trained with other data, another base or another recipe{names}.",
-        hint="Remove the folder to train again, or give the step another name.",
+        f"{folder} holds a model that was trained with other settings or data{names}.",
+        hint="Remove the folder to train again, or rename the step.",
     )
 
 
@@ -182,14 +175,14 @@ def train_step(
     run: Run,
     progress: RunProgress = NO_PROGRESS,
 ) -> Trained:
-    """Run a train step unless its model exists. If an earlier run was killed, resume from the last checkpoint."""
+    """Train the model of a step unless it exists, resuming from the last checkpoint if there is one."""
     job = job_of(experiment, step, run)
     identity = job.identity()
     file = read_model_file(job.model_folder, strict=True)
     if file is not None:
         if file.identity != identity:
             raise _was_other(job.model_folder)
-        progress.end(step.name, f"{step.name}: found in {job.model_folder}")
+        progress.end(step.name, f"{step.name}: the model is in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
     require_replaceable(job.model_folder, MODEL)
     if is_first_rank():
@@ -202,14 +195,14 @@ def train_step(
     try:
         run_training(job, lessons, progress)
     finally:
-        free_device_memory()  # other processes may have loaded models for generation
+        free_device_memory()  # later steps may load models for generation
     return Trained(step.name, job.model_folder, was_there=False)
 
 
 def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
-    """Raise an error if a base's answers cannot be masked or its layers cannot be trained, without reading weights.
+    """Reject a base whose answers cannot be masked or whose layers cannot be trained, without reading its weights.
 
-    Nothing is checked if the model already exists, or if the weights or a package are missing on this machine.
+    Nothing is checked if the model exists, or if the weights or a package are missing on this machine.
     """
     is_trained = read_model_file(model_folder(run, step.name)) is not None
     if is_trained or not checkpoint.bytes() or not all(map(find_spec, packages_for_training(step))):
@@ -220,19 +213,19 @@ def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
 
 
 def packages_for_training(step: TrainStep) -> list[str]:
-    """Return the packages that a step needs on the machine that trains."""
+    """Return the packages that a step needs to train."""
     return [*LOCAL_PACKAGES, *(["peft"] if step.lora else [])]
 
 
 def _begin(job: Job, run: Run) -> None:
-    """Record the inputs of a training run, or raise an error if the run would be resumed with different inputs."""
+    """Record the inputs of a training run, or reject a resumption with other inputs."""
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
     inputs = {**_of_job(job), _REPLAY: state_of(sources) if sources else []}
     changed = _differences(_begun(job.step, run), inputs)
     if changed == [_REPLAY]:
         raise UserError(
-            f"{job.folder} was begun with other replay files.",
-            hint="Restore the former files, or remove the folder to train again.",
+            f"The training run in {job.folder} started with other replay files.",
+            hint="Restore these files, or remove the folder to train again.",
         )
     if changed:
         raise _was_other(job.folder, changed)
@@ -241,9 +234,9 @@ def _begin(job: Job, run: Run) -> None:
 
 
 def of_run(run: Run, *, with_people: bool = True) -> Inputs | None:
-    """Return the inputs of scores, cards and reports; None for an import, or if something cannot be read.
+    """Return the inputs of scores, cards and reports; None for an import, or if a part cannot be read.
 
-    The row of a call changes only after an attempt, so the numbers of rows identify the contents of the rows.
+    The numbers of rows identify the calls, because a row changes only after another attempt.
     """
     if run.is_imported:
         return None
@@ -278,15 +271,15 @@ class AnnotateKind(StepKind[AnnotateStep]):
     """Choose texts for people, count their answers, and let simulated raters answer."""
 
     def check(self, step: AnnotateStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find a name that refers to a different rater in the run, and a file in place of the step's folder."""
+        """Find a name of another rater in the run, and a file in place of the step's folder."""
         for rater in step.raters:
             require_same_rater(run.people, rater, step.simulated.get(rater, PERSON))
         folder = run.step(step.name)
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file.", hint="The step needs a folder there. Move the file.")
+            raise UserError(f"{folder} is a file.", hint="Move it; the step needs a folder there.")
 
     def inputs(self, step: AnnotateStep, source: StepInputs) -> Inputs | None:
-        """Return the step's settings, and the contents of the run except for people's answers."""
+        """Return the step's settings, and the contents of the run without the answers of people."""
         state = of_run(source.run, with_people=False)
         return None if state is None else of_settings(step) | {"the texts of the run": state}
 
@@ -295,15 +288,15 @@ class AnnotateKind(StepKind[AnnotateStep]):
         return {"answers": {rater: len(stored_answers(run.people, rater)) for rater in step.raters}}
 
     def take(self, step: AnnotateStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Describe the answers if their numbers are still those in the record."""
+        """Describe the answers if their numbers still match the record."""
         is_same = made["answers"] == self.made(step, run, result)["answers"]
         return f"{plural(len(step.raters), 'rater')} answered all texts" if is_same else None
 
     def run(self, step: AnnotateStep, context: StepContext, result: RunResult) -> bool:
-        """Count answers, store the answers of simulated raters, and write spreadsheets for people with texts left."""
+        """Count answers, store those of simulated raters, and write spreadsheets for people with texts left."""
         if result.stopped is None:
             missing = _missing_answers(step, context.run)
-        else:  # with fewer texts, the sample would be different
+        else:  # the sample depends on all texts
             missing = ["people can start when all texts are written"]
         if missing:
             result.waiting[step.name] = missing
@@ -311,7 +304,8 @@ class AnnotateKind(StepKind[AnnotateStep]):
 
 
 def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
-    """Let simulated raters answer, write the spreadsheets for people, and describe the missing answers."""
+    """Let simulated raters answer, write spreadsheets for people, and describe the missing answers."""
+    from skillmix.validation.spreadsheet import write_spreadsheet
     from skillmix.validation.task import NothingToRead, answer_by_script, step_progress, step_task
 
     try:
@@ -320,25 +314,21 @@ def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
         return [error.message]
     if answer_by_script(step, task):
         task = step_task(step, run)
-    progress = step_progress(step, task)
-    for one in progress:
-        say(f"{step.name}: {one.in_words}")
-    return [_what_to_do(step, task, one) for one in progress if one.left]
-
-
-def _what_to_do(step: AnnotateStep, task: "AnnotationTask", one: "RaterProgress") -> str:
-    """Write the spreadsheet for a person with texts left, and describe how to answer."""
-    from skillmix.validation.spreadsheet import write_spreadsheet
-
-    run = task.run
     name = run.name if run.path == Path("runs") / run.name else str(run.path)
-    command = ["skillmix", "annotate", name, "--step", step.name, "--rater", one.rater]
-    file = run.step(step.name) / f"{one.rater}.csv"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    left = f"{one.rater} has {plural(one.left, 'text')} left of {one.texts}"
-    if write_spreadsheet(task, one.rater, file):
-        return f"{left}: {join(command)} serves the page; or fill {file} and import it"
-    return f"{left}: {file} has votes that are not stored: {join([*command, '--import', str(file)])}"
+    missing = []
+    for one in step_progress(step, task):
+        say(f"{step.name}: {one.in_words}")
+        if one.left:
+            command = ["skillmix", "annotate", name, "--step", step.name, "--rater", one.rater]
+            file = run.step(step.name) / f"{one.rater}.csv"
+            left = f"{one.rater} has {plural(one.left, 'text')} left of {one.texts}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if write_spreadsheet(task, one.rater, file):
+                missing.append(f"{left}: {join(command)} serves the page; or fill {file} and import it")
+            else:
+                imports = join([*command, "--import", str(file)])
+                missing.append(f"{left}: {file} has votes that are not stored: {imports}")
+    return missing
 
 
 class GradersKind(StepKind[GradersStep]):
@@ -349,7 +339,7 @@ class GradersKind(StepKind[GradersStep]):
         require_replaceable(run.step(step.name), _CARDS)
 
     def inputs(self, step: GradersStep, source: StepInputs) -> Inputs | None:
-        """Return the step's settings, and the parts of the run that cards depend on."""
+        """Return the step's settings and the contents of the run."""
         state = of_run(source.run)
         return None if state is None else of_settings(step) | {"the run": state}
 
@@ -359,7 +349,7 @@ class GradersKind(StepKind[GradersStep]):
         return f"the cards in {run.step(step.name)} are up to date" if is_there else None
 
     def run(self, step: GradersStep, context: StepContext, result: RunResult) -> bool:
-        """Read the journal and write the cards. Without a reference, describe what is missing."""
+        """Write the cards, or describe what is missing."""
         missing = _write_cards(step, context.run)
         if missing is not None:
             result.waiting[step.name] = [missing]
@@ -367,17 +357,16 @@ class GradersKind(StepKind[GradersStep]):
 
 
 def _write_cards(step: GradersStep, run: Run) -> str | None:
-    """Write the cards of a run to the folder of the step. If there are no cards, describe what is missing."""
+    """Write the cards of a run into the folder of the step, or describe what is missing."""
     from skillmix.scores import cards as texts
     from skillmix.scores.cards import run_cards
 
     try:
         cards = run_cards([run], truth=step.truth, rules=step.rules)
-    except UserError as error:  # the reference has not decided about any text yet
+    except UserError as error:  # the reference has no decisions yet
         if step.truth == PEOPLE:
-            return "no question about a text has been answered yet"
-        is_person = step.truth and is_human(step.truth)
-        return f"{step.truth} has not answered a question about a text yet" if is_person else error.message
+            return "nobody has answered a question yet"
+        return f"{step.truth} has not answered a question yet" if is_human(step.truth or "") else error.message
     if not cards:
         return "there are no graded texts"
     folder = run.step(step.name)
@@ -390,7 +379,7 @@ def _write_cards(step: GradersStep, run: Run) -> str | None:
     for card in cards:
         say(f"{step.name}: {texts.card_title(card)}")
     say(texts.short_table(cards))
-    say(f"{step.name}: {folder / _TEXT_FILE} has the cards")
+    say(f"{step.name}: the cards are in {folder / _TEXT_FILE}")
     return None
 
 
@@ -398,7 +387,7 @@ class ReportKind(StepKind[ReportStep]):
     """Write tables, figures and pages about all earlier steps."""
 
     def check(self, step: ReportStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find a folder that would be replaced but is not a report, and runs that do not exist."""
+        """Find a folder in place of the report, and missing runs."""
         from skillmix.report.records import REPORT
 
         require_replaceable(run.path / "report", REPORT)
@@ -406,7 +395,7 @@ class ReportKind(StepKind[ReportStep]):
             open_run(name)
 
     def inputs(self, step: ReportStep, source: StepInputs) -> Inputs | None:
-        """Return the step's settings, and the whole contents of the runs that the report shows."""
+        """Return the step's settings and the contents of the runs that the report shows."""
         states = {run.name: of_run(run) for run in (source.run, *map(open_run, step.runs))}
         if None in states.values():
             return None
@@ -420,7 +409,7 @@ class ReportKind(StepKind[ReportStep]):
         return f"the report in {run.path / 'report'} is up to date"
 
     def run(self, step: ReportStep, context: StepContext, result: RunResult) -> bool:
-        """Read the journal and write the report."""
+        """Write the report."""
         from skillmix.report.write import report_step
 
         result.reports.append(report_step(context.experiment, step, context.run).page)
@@ -438,9 +427,9 @@ _KINDS: Final[Mapping[str, StepKind[Any]]] = {
     "graders": GradersKind(),
     "report": ReportKind(),
 }
-"""Step kinds by `stage`, the key that determines the kind of a step."""
+"""The kinds of step by `stage`."""
 
 
 def kind_of(step: Step) -> StepKind[Any]:
-    """Return the code that runs steps of this kind."""
+    """Return the kind of a step."""
     return _KINDS[step.stage]

@@ -1,7 +1,6 @@
-"""Run the steps of an experiment: all steps (`skillmix run`), the steps of one stage, or only the train steps.
+"""Run the steps of an experiment: all, those of one stage, or a single step.
 
-Each function here is a loop over steps. The checks are in checks.py, and the code for each kind of step is in a
-separate file.
+The checks are in checks.py, and the kinds of step in kinds.py and calls.py.
 """
 
 import asyncio
@@ -59,10 +58,7 @@ from skillmix.training.job import is_first_rank
 
 
 def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
-    """Skip a step that an earlier run finished if none of its inputs has changed since.
-
-    If a finished step must run again, the reason is shown.
-    """
+    """Skip a step that an earlier run finished with the same inputs, or print why it runs again."""
     line, changes = _finished(step, inputs_of(context), result)
     if line is None:
         if changes:
@@ -73,14 +69,14 @@ def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
 
 
 def _finished(step: Step, source: StepInputs, result: RunResult) -> tuple[str | None, list[str]]:
-    """Describe the output of a finished step, or return None and the inputs that changed since the step finished."""
+    """Describe the output of a finished step, or return None and the inputs that have changed."""
     kind, record = kind_of(step), source.run.finished(step.name)
     inputs = None if record is None else kind.inputs(step, source)
     if record is None or inputs is None:
         return None, []
     if changes := record.changes(json.loads(json.dumps(inputs))):
         return None, changes
-    with suppress(LookupError, TypeError, ValueError, AttributeError):  # a record from a version that recorded less
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # older versions recorded less
         return kind.take(step, record.result or {}, source.run, result), ["its output"]
     return None, ["its output"]
 
@@ -97,24 +93,23 @@ def inputs_of(context: StepContext) -> StepInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepFilter:
-    """Which steps of an experiment to run: all steps, the steps of one stage, or one step by name."""
+    """The steps of an experiment to run: all, those of one stage, or one by name."""
 
     stage: str | None = None
     step: str | None = None
 
     def select(self, experiment: Experiment) -> list[Step]:
-        """Return the selected steps in order. It is an error if no step is selected."""
+        """Return the selected steps in order, or raise an error if there are none."""
         steps: list[Step] = [
             step for step in experiment.steps if self.stage in (None, step.stage) and self.step in (None, step.name)
         ]
         if steps:
             return steps
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
-        stage = f" {self.stage}" if self.stage else ""
-        name = f" called {self.step!r}" if self.step else ""
         known = [step.name for step in experiment.steps]
-        hint = name_hint(self.step or "", known, otherwise=f"It has: {names}.")
-        raise UserError(f"The experiment has no{stage} step{name}.", hint=hint)
+        hint = name_hint(self.step or "", known, otherwise=f"Its steps: {names or 'none; add one to the file'}.")
+        wanted = " ".join(filter(None, (self.stage, "step", self.step and repr(self.step))))
+        raise UserError(f"{experiment.name} has no {wanted}.", hint=hint)
 
 
 def run_experiment(
@@ -141,13 +136,13 @@ def run_checked(
     on_ray: bool = False,
     batches: BatchWishes = USUAL,
 ) -> RunResult:
-    """Run the steps of an experiment that is already in memory."""
+    """Run the steps of a checked experiment."""
     started = time.monotonic()
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     run = new_run(experiment.name)
     experiment = pinned_experiment(experiment, run)
     steps = (wanted or StepFilter()).select(experiment)
-    if not is_first_rank():  # the first of several processes checks everything and updates the run
+    if not is_first_rank():  # the first of several ranks does the checks and updates the run
         training = [step for step in steps if isinstance(step, TrainStep)]
         return RunResult(run, trained={step.name: train_step(experiment, step, run) for step in training})
     at_once = _taken_at_once(steps, experiment, catalog, run)
@@ -187,7 +182,7 @@ def run_checked(
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None
             finally:
-                if (run.path / RUN_FILE).exists():  # the user may have deleted the run in the meantime
+                if (run.path / RUN_FILE).exists():  # the user may have deleted it in the meantime
                     _note_invocation(run, catalog, result)
             if result.signal is None:
                 _run_steps([step for step in steps if step.reads_whole_run], context, result)
@@ -200,12 +195,12 @@ def run_checked(
 
 
 def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> list[Work]:
-    """Return the steps that the progress bar shows, each with its planned calls."""
+    """Return the work of the steps for the progress bar."""
     return [work for step in steps if (work := kind_of(step).work(step, experiment, catalog, run))]
 
 
 def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catalog, run: Run) -> RunResult | None:
-    """Return the result of a run without reading its calls if all its steps are finished; None for any other run."""
+    """Return the result of a run whose steps are all finished, without reading its calls; None for other runs."""
     if not run.exists or not all(run.finished(step.name) for step in steps):
         return None
     if run.checked_document(experiment, catalog) != run.document:
@@ -225,7 +220,7 @@ def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catal
 
 
 def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
-    """Record the environment of this invocation if it is new, or if the invocation made calls, data sets or models."""
+    """Record the environment of this invocation if it is the first, or if it made calls, data sets or models."""
     if run.exists and (
         result.has_made or result.trained.keys() - result.taken or run.state.versions[-1].machine is None
     ):
@@ -237,7 +232,7 @@ def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
 
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
-    """Run steps in order until later steps have to wait. A step may call the models of earlier train steps."""
+    """Run steps in order until later steps have to wait."""
     for step in steps:
         if take_finished(step, context, result):
             continue
@@ -254,7 +249,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         counts, dataset = result.counts.get(step.name), result.datasets.get(step.name)
         has_calls = counts is None or not (counts.failed or counts.left_out or counts.stopped)
         is_whole = has_calls and not (dataset and dataset.short) and step.name not in result.waiting
-        # If the inputs of a step changed while it ran, the step is not recorded.
+        # Do not record a step whose inputs changed while it ran.
         if may_go_on and is_whole and inputs is not None and kind.inputs(step, inputs_of(context)) == inputs:
             context.run.record_step(step.name, StepRecord(inputs, kind.made(step, context.run, result), seconds))
         say(f"{step.name}: {duration(seconds)}")
@@ -265,13 +260,13 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
 def train_steps(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, prices: Path | None = None
 ) -> list[Trained]:
-    """Run only the train steps of an experiment file, optionally as one of several processes under torchrun."""
+    """Run the train steps of an experiment file, also as one of several ranks under torchrun."""
     result = run_experiment(path, prices=prices, changes=changes, wanted=StepFilter("train", only))
     return list(result.trained.values())
 
 
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
-    """Estimate calls, tokens, cost and GPU hours of every step without a call, and raise the same errors as a run."""
+    """Estimate the calls, tokens, cost and GPU hours of all steps, with the errors of a run but without calls."""
     run, steps = new_run(experiment.name), experiment.steps
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     checks = (*plan_checks(experiment, catalog, steps, run), *student_checks(experiment, catalog, steps, run))
@@ -281,12 +276,12 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
 
 
 def lacks_here(experiment: Experiment, *, calls_here: bool = True) -> Iterator[str]:
-    """List the packages, files, checkpoints and keys that are missing on this machine, without contacting a server."""
+    """Yield the packages, files, checkpoints and keys that this machine lacks, without contacting a server."""
     run, steps = new_run(experiment.name), experiment.steps
     try:
         check_packages(experiment, steps, run, calls_here=calls_here)
     except UserError as missing:
-        yield f"{missing.message} Install them: {missing.hint}."
+        yield f"{missing.message} Install them with {missing.hint}"
         return
     used = [settings for settings in _all_settings(experiment).values() if settings.asked] if calls_here else []
     at_hand = [s for s in steps if not (s.trains_model and any(would_download(parse_spec(str(u.asked))) for u in used))]

@@ -1,4 +1,4 @@
-"""The operations on steps, with one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
+"""`StepKind`, the operations on steps of one kind, and `RunResult`, which collects the results of steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 
 _SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "batch"}
 _SHOWN_OTHERWISE: Final = {"model", "prompts", "rounds", "tuned_from", "trained_on", "lineage"}
-"""Model settings for which the recorded input contains more than the setting itself."""
-
+"""Model settings that are recorded in another form."""
 Inputs = dict[str, Any]
-"""The dependencies of a step's result: settings and content hashes, each under a name in words."""
+"""The dependencies of a step's result: settings and content hashes by their names in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,17 @@ class StepInputs:
     """The sources of step inputs."""
 
     experiment: Experiment
-    """The experiment, with a student for every train step that has saved its checkpoint."""
+    """The experiment, with a student for every train step that has saved its model."""
     catalog: Catalog
     run: Run
 
     def model(self, spec: str) -> str:
-        """Identify a model trained here by its content, wherever it is, and any other model by its name in requests."""
+        """Identify a model trained here by its content, and any other model by its name in requests."""
         name, _, identity = model_name(spec).partition("#")
         return identity or name
 
     def prompts(self, name: str | None) -> list[str]:
-        """Identify a prompt set by its name and hash; the default is the prompt set of the experiment."""
+        """Identify a prompt set, by default that of the experiment, by its name and hash."""
         chosen = name or self.experiment.prompts
         return [chosen, load_prompts(chosen).content_hash()]
 
@@ -70,9 +69,9 @@ def of_settings(step: Step, *, without: Iterable[str] = ()) -> Inputs:
 
 
 def of_draws(inputs: StepInputs) -> Inputs:
-    """Return the dependencies that all draws share, and the code that grades texts."""
+    """Return the dependencies of all draws, and the code that grades texts."""
     experiment, catalog = inputs.experiment, inputs.catalog
-    return {
+    return {  # stored runs have these names
         "the seed": experiment.seed,
         "the catalogue": catalog.content_hash(),
         **{f"the catalogue {name}": member.content_hash() for name, member in catalog.members.items() if name},
@@ -85,7 +84,7 @@ def of_draws(inputs: StepInputs) -> Inputs:
 
 
 def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Inputs:
-    """Return the dependencies of students' and graders' calls except for draws, and the rules for replies."""
+    """Return the dependencies of students' and graders' calls, except for draws, and the rules for replies."""
     experiment = inputs.experiment
     found: Inputs = {
         "the prompt set": inputs.prompts(None),
@@ -113,7 +112,7 @@ def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs
 
 
 def of_files(name: str, files: Iterable[str]) -> Inputs:
-    """Hash the files that the experiment lists."""
+    """Hash files that the experiment lists."""
     found: Inputs = {}
     for file in files:
         try:
@@ -138,13 +137,13 @@ class Trained:
 
     @property
     def spec(self) -> str:
-        """Return the model string under which students use the checkpoint."""
+        """Return the model string of the checkpoint."""
         return f"local:{self.folder}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The outcome of one invocation of an experiment."""
+    """The results of one invocation of an experiment."""
 
     run: Run
     counts: dict[str, CallCounts] = field(default_factory=dict)
@@ -158,12 +157,11 @@ class RunResult:
     seconds: float = 0.0
     """Duration of this invocation in seconds."""
     has_unpriced: bool = False
-    """Whether this invocation called models without a known price."""
+    """Whether this invocation called models with an unknown price."""
     graded_cells: frozenset[RowKey] = frozenset()
     """The cells of the score table that the steps grade."""
     taken: set[str] = field(default_factory=set)
-    """Steps that were skipped because an earlier run had finished them."""
-
+    """Steps that an earlier invocation had finished."""
     waiting: dict[str, list[str]] = field(default_factory=dict)
     """Inputs that steps wait for, in words, such as people's answers."""
 
@@ -174,7 +172,7 @@ class RunResult:
 
     @property
     def called(self) -> int:
-        """Return the number of calls that all steps made."""
+        """Count the calls that all steps made."""
         return sum(counts.called for counts in self.counts.values())
 
     @property
@@ -189,11 +187,11 @@ class RunResult:
 
     @property
     def failed(self) -> dict[str, CallProblem]:
-        """Return the calls that have no outcome, each with its problem."""
+        """Return the problems of the calls without an outcome."""
         return {str(key): problem for counts in self.counts.values() for key, problem in counts.failed.items()}
 
     def failure_lines(self) -> list[str]:
-        """Describe the failed calls, with a count, one detail and one example for each reason."""
+        """Describe the failed calls by reason, each with a count, a detail and an example."""
         by_reason: dict[str, list[tuple[str, CallProblem]]] = {}
         for key, problem in self.failed.items():
             by_reason.setdefault(problem.reason, []).append((key, problem))
@@ -206,11 +204,11 @@ class RunResult:
         return lines
 
     def waiting_lines(self) -> list[str]:
-        """Return the inputs that steps wait for, each with the name of the step."""
+        """Return the inputs that steps wait for, after the name of the step."""
         return [f"{step}: {line}" for step, lines in self.waiting.items() for line in lines]
 
     def ungraded(self, scores: Iterable[CellScore]) -> int:
-        """Count texts in the graded cells that have no score because their grades are missing or unparseable."""
+        """Count texts in the graded cells without a score, because grades are missing or unparseable."""
         by_cell: dict[RowKey, int] = {}
         for score in scores:
             cell = (score.student, score.grader, score.setting, score.k)
@@ -219,18 +217,18 @@ class RunResult:
         return sum(by_cell.values())
 
     def undecided(self, scores: Iterable[OutcomeScore]) -> int:
-        """Count texts in the graded cells that have no outcome."""
+        """Count texts in the graded cells without an outcome."""
         first = [score for score in scores if score.outcome == OUTCOMES[0]]
         return sum(s.undecided for s in first if (s.student, s.grader, s.setting, s.k) in self.graded_cells)
 
     @property
     def left_out(self) -> int:
-        """Count texts that a grade step could not grade because they do not exist yet."""
+        """Count texts that could not be graded because they do not exist yet."""
         return sum(counts.left_out for counts in self.counts.values())
 
     @property
     def stopped(self) -> StopReason | None:
-        """Return the reason why no more calls were started; None if all calls were started."""
+        """Return why no more calls were started; None if all were."""
         return next((counts.stopped for counts in self.counts.values() if counts.stopped), None)
 
     @property
@@ -245,12 +243,12 @@ class RunResult:
 
     @property
     def has_all_texts(self) -> bool:
-        """Whether every call and every text that the steps need exists."""
+        """Whether all calls and texts of the steps exist."""
         return not self.failed and self.stopped is None and not self.left_out and not self.short
 
     @property
     def short(self) -> "dict[str, list[SamplingYield]]":
-        """Return the targets that data sets did not reach, by step."""
+        """Return the targets that data sets missed, by step."""
         return {name: dataset.short for name, dataset in self.datasets.items() if dataset.short}
 
 
@@ -260,14 +258,14 @@ class StepKind(ABC, Generic[StepT]):
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace.
 
-        Every kind that writes files outside `run.sqlite` needs this check; see `ReportKind` for a short example.
+        Every kind that writes files outside `run.sqlite` needs this check; `ReportKind` is a short example.
         """
 
     def check_students(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find students that the step must not call."""
 
     def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
-        """Return the cells whose first conversation is compared with the journal before the first call."""
+        """Return the cells whose first conversations are compared with the journal before the first call."""
         return ()
 
     def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
@@ -277,22 +275,22 @@ class StepKind(ABC, Generic[StepT]):
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work | None:
         """Return the step's work for the progress bar; None if the step takes no time."""
         if step.reads_whole_run:
-            return Work(step.name, step.stage, total=1)  # no part of the step is measured
+            return Work(step.name, step.stage, total=1)  # its progress is not measured
         return planned_calls(step, experiment, catalog) if step.makes_calls else None
 
     def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
         """Return all dependencies of the step's output; None for a step that is never skipped.
 
-        They contain neither the version of skillmix nor paths or times of files.
+        The version of skillmix and the paths and times of files do not count.
         """
         return None
 
     def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
-        """Return the record of a finished step's results as JSON."""
+        """Return the results of a finished step as JSON."""
         return {}
 
     def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Add the recorded results to `result` and describe them in words; None if they are missing."""
+        """Add recorded results to `result` and describe them; return None if they no longer exist."""
         return None
 
     def prepare(self, step: StepT, context: StepContext) -> None:
@@ -300,7 +298,7 @@ class StepKind(ABC, Generic[StepT]):
 
     @abstractmethod
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
-        """Run the step and return whether later steps may begin.
+        """Run the step, and return whether later steps may begin.
 
-        Show lines to the user with `say`. If callers need the step's output, add a field to `RunResult`.
+        Print messages with `say`. Add a field to `RunResult` for output that callers need.
         """
