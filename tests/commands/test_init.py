@@ -101,4 +101,4 @@ def test_the_schema_accepts_the_files_that_ship_and_refuses_an_unknown_key(capsy
         check.validate(yaml.safe_load(text))
     assert not check.is_valid({"name": "r", "steps": [], "sed": 1})
     assert not check.is_valid({"name": "r", "steps": [{"name": "e", "stage": "evaluate"}]})
-    assert schema["properties"]["seed"]["description"] == "Seed of the draws and of every call."
+    assert schema["properties"]["seed"]["description"] == "Seed of the draws and the calls."

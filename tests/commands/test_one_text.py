@@ -141,7 +141,7 @@ def test_an_unknown_variant_is_an_error_with_the_known_ones(
     assert status == 2
     assert err.splitlines() == [
         "error: Prompt set 'standard' has no grader prompt 'gtp'.",
-        'hint: Did you mean "gpt"? Its grader prompts: gpt, claude, llama2. To add one, write grade-gtp.txt.',
+        'hint: Did you mean "gpt"? Its grader prompts: gpt, claude, llama2. To add this one, write grade-gtp.txt.',
     ]
 
 

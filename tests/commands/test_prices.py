@@ -73,7 +73,7 @@ def test_a_price_older_than_90_days_is_a_warning() -> None:
 
     (warning,) = price_warnings(prices, today=date(2026, 4, 2))
 
-    assert warning.startswith("the price of old was noted on 2026-01-01, more than 90 days ago")
+    assert warning.startswith("the price of old is from 2026-01-01, more than 90 days ago")
 
 
 def test_a_run_and_its_dry_run_warn_about_old_prices(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_a_run_and_its_dry_run_warn_about_old_prices(in_folder: Path, capsys: py
 
     assert main(["run", file, "--dry-run", "--prices", "p.yaml"]) == 0
 
-    assert "the price of openai:student@http://models.example/v1 was noted on 2020-01-01" in capsys.readouterr().err
+    assert "the price of openai:student@http://models.example/v1 is from 2020-01-01" in capsys.readouterr().err
 
 
 def test_a_limit_in_dollars_without_a_price_says_how_to_give_one(
@@ -99,4 +99,4 @@ def test_a_limit_in_dollars_without_a_price_says_how_to_give_one(
         "the price of openai:grader@http://models.example/v1, openai:student@http://models.example/v1 is unknown"
         in said
     )
-    assert "Write a line such as openai:grader: {input: 2.5, output: 10.0}" in said and "--prices FILE" in said
+    assert "Add --prices FILE with a line such as openai:grader: {input: 2.5, output: 10.0}" in said and "--prices FILE" in said

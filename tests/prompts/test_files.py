@@ -207,7 +207,7 @@ def test_an_unknown_variant_is_an_error_that_lists_those_of_the_set(name: str, v
     with pytest.raises(UserError, match=f"Prompt set '{name}' has no grader prompt 'other'") as caught:
         prompts.grader_prompt(load_catalog("paper"), combination, answer="a", variant="other")
 
-    assert caught.value.hint == f"Its grader prompts: {variants}. To add one, write grade-other.txt."
+    assert caught.value.hint == f"Its grader prompts: {variants}. To add this one, write grade-other.txt."
 
 
 def test_an_unknown_prompt_set_names_the_shipped_ones() -> None:

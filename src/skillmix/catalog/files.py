@@ -168,8 +168,8 @@ def load_catalog(name: str, *others: str) -> Catalog:
         is_folder = False
     if not is_folder:
         shipped_names = f"Shipped: {', '.join(shipped_catalogs())}."
-        others = f"{shipped_names} Or give a folder with skills.yaml, topics.yaml and partitions.yaml."
-        hint = name_hint(name, shipped_catalogs(), otherwise=others)
+        known = f"{shipped_names} Or give a folder with skills.yaml, topics.yaml and partitions.yaml."
+        hint = name_hint(name, shipped_catalogs(), otherwise=known)
         raise UserError(f"There is no catalog {shortened(name)!r}.", hint=hint)
     return _build(name if is_shipped else folder.resolve().name, folder)
 
