@@ -463,10 +463,8 @@ def _require_own_run(experiment: Experiment) -> None:
     known = [*former.students, *former.graders]
     others = [name for name in known if name not in own]
     if others and not own.issubset(known):  # the user may have added models to the run's experiment
-        raise UserError(
-            f"The run {stored.path} belongs to another experiment, with {', '.join(others)}.",
-            hint="Choose another name. To add a model to that run, edit its experiment file and call skillmix.run.",
-        )
+        hint = "Choose another name. To add a model to that run, edit its experiment file and call skillmix.run."
+        raise UserError(f"The run {stored.path} belongs to another experiment, with {', '.join(others)}.", hint=hint)
 
 
 def _model(model: str | Mapping[str, object]) -> dict[str, object]:

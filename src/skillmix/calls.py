@@ -336,10 +336,8 @@ def seed_for(experiment_seed: int, key: CallKey) -> int:
 def checked_name(name: str, what: str) -> str:
     """Return a name that can be part of a key, or raise an error."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
-        raise UserError(
-            f"{shortened(name)!r} is not a valid name for a {what}.",
-            hint=f"Use lowercase letters, digits, '.', '_' and '-', at most {LONGEST_NAME} in all.",
-        )
+        hint = f"Use lowercase letters, digits, '.', '_' and '-', at most {LONGEST_NAME} in all."
+        raise UserError(f"{shortened(name)!r} is not a valid name for a {what}.", hint=hint)
     return name
 
 

@@ -306,7 +306,8 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return with_nearest("there is no such key", str(fault["loc"][-1]), keys)
     if kind in _WITH_VALUE:
-        return f"{_value(fault)} {_WITH_VALUE[kind]}"
+        is_single = kind == "list_type" and isinstance(fault["input"], str | int | float)
+        return f"{_value(fault)} {_WITH_VALUE[kind]}" + (f"; write [{_value(fault)}]" if is_single else "")
     if kind in _LIMITS:
         return f"{_value(fault)} {_LIMITS[kind](ctx)}"
     if kind in _CHOICES:

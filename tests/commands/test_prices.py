@@ -99,4 +99,7 @@ def test_a_limit_in_dollars_without_a_price_says_how_to_give_one(
         "the price of openai:grader@http://models.example/v1, openai:student@http://models.example/v1 is unknown"
         in said
     )
-    assert "Add --prices FILE with a line such as openai:grader: {input: 2.5, output: 10.0}" in said and "--prices FILE" in said
+    assert (
+        "Add --prices FILE with a line such as openai:grader: {input: 2.5, output: 10.0}" in said
+        and "--prices FILE" in said
+    )

@@ -98,7 +98,7 @@ def test_every_command_has_json_but_those_that_only_write_files() -> None:
 @pytest.mark.parametrize(
     ("words", "error", "meant"),
     [
-        (["combinations", "--kk", "2"], "unknown option --kk; missing: --k", "--k"),
+        (["combinations", "--kk", "2"], "unknown option --kk; missing --k", "--k"),
         (["combinations", "-k", "2"], "unknown option -k; ", "--k"),
         (["novelty", "--k", "2", "--tokn=3"], "unknown option --tokn; ", "--tokens"),
         (["scores", "first", "--metrc", "x"], "unknown option --metrc x.", "--metric"),

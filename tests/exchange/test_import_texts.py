@@ -105,7 +105,7 @@ def test_short_names_and_spelling_are_resolved(in_folder: Path) -> None:
     [
         (line(skills=["no such skill"]), "line 1: No skill named"),
         (line(topic="Nowhere"), "line 1: No topic named"),
-        (line(skills=[]), "one or more different skills"),
+        (line(skills=[]), "needs different skills"),
         (line(skills=["metaphor", "Metaphor"]), "different skills"),
         (line(student="Big Model"), "not a valid name for a student"),
         (line(gradings={"GPT 4": []}), "not a valid name for a grader"),

@@ -443,7 +443,7 @@ def test_a_model_that_cannot_be_used_ends_the_command_at_once(
     assert (status, calls) == (2, 0)
     said = capsys.readouterr()
     first, second = said.err.splitlines()
-    assert first.startswith(f"error: {who} ")
+    assert first.startswith(f"error: The {who} ")
     assert second.startswith("hint: ")
     assert secret not in said.err + said.out
     silence.close()
@@ -577,7 +577,7 @@ def test_an_early_stop_ends_an_evaluation_of_reserved_sets(in_folder: Path) -> N
     ("step", "fault"),
     [
         ({"k": [1, 2]}, "needs k of 2 or more"),
-        ({"k": [2], "ladder": True}, "give sets or ladder"),
+        ({"k": [2], "ladder": True}, "remove sets or ladder"),
     ],
 )
 def test_reserved_sets_that_cannot_be_drawn_are_refused(in_folder: Path, step: dict[str, Any], fault: str) -> None:

@@ -153,7 +153,11 @@ def test_a_faulty_table_of_numbers_is_refused(
 def test_all_of_a_catalogue_with_too_many_is_refused(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, written(in_folder, steps=[{**EVALUATE, "combinations": "all"}]), "--dry-run")
 
-    assert "Setting 'all' has " in said and "combinations of k = 3, too many" in said and "Give their number" in said
+    assert (
+        "Setting 'all' has " in said
+        and "combinations of k = 3, which are too many" in said
+        and "Request a number" in said
+    )
 
 
 def train_and_ask(folder: Path) -> str:

@@ -110,7 +110,7 @@ def test_a_step_that_is_done_is_found_and_one_that_changed_is_refused(place: Pat
     [other_speed] = train_steps(path, changes=["steps.m1.token_budget=64"])
 
     assert again.was_there and other_speed.was_there
-    with pytest.raises(UserError, match="other data, another base or another recipe"):
+    with pytest.raises(UserError, match="other settings or data"):
         train_steps(path, changes=["steps.m1.learning_rate=1e-3"])
 
 

@@ -116,10 +116,8 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
     figures_left = {cell[0] for cell in parts.values()} - new_figures
     words_left = {cell[1] for cell in parts.values()} - new_words
     if not all(groups.values()) or {f for f, _ in train} != figures_left or {w for _, w in train} != words_left:
-        raise UserError(
-            f"The figures and words of this catalog do not allow the partition nested:{seed}.",
-            hint="It needs three or more figures that share four or more words, and two or more words for any figure.",
-        )
+        hint = "It needs three or more figures that share four or more words, and two or more words for any figure."
+        raise UserError(f"The figures and words of this catalog do not allow the partition nested:{seed}.", hint=hint)
     return {name: tuple(skills) for name, skills in groups.items()}
 
 
@@ -362,10 +360,8 @@ class Catalog:
         for topic in self.topics:
             if fold_name(topic) == fold_name(name):
                 return topic
-        raise UserError(
-            f"No topic named {name!r} in catalog {self.name!r}.",
-            hint=name_hint(name, self.topics, otherwise=self._lists_them),
-        )
+        hint = name_hint(name, self.topics, otherwise=self._lists_them)
+        raise UserError(f"No topic named {name!r} in catalog {self.name!r}.", hint=hint)
 
     def partition(self, name: str | None = None) -> Partition:
         """Find a partition by its name, or compute `random-skills:SEED`, `random-categories:SEED` or `nested:SEED`."""
@@ -377,10 +373,8 @@ class Catalog:
             made = _nested(self, int(seed)) if kind == "nested" else _random_split(self, kind, int(seed))
             return self._partitions.setdefault(wanted, made)
         known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _COMPUTED]
-        raise UserError(
-            f"No partition named {wanted!r} in catalog {self.name!r}.",
-            hint=name_hint(wanted, known, otherwise=f"Known: {', '.join(known)}."),
-        )
+        hint = name_hint(wanted, known, otherwise=f"Known: {', '.join(known)}.")
+        raise UserError(f"No partition named {wanted!r} in catalog {self.name!r}.", hint=hint)
 
     def excluded(self, names: Iterable[str]) -> frozenset[str]:
         """Return the skills in exclude lists, and skills named directly."""

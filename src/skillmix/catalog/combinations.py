@@ -237,10 +237,8 @@ def is_reserved(skills: Sequence[str], share: float) -> bool:
 def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
     """Return the first `count` combinations with reserved skill sets; a longer draw starts with the shorter one."""
     if draw.k < 2 or share <= 0:
-        raise UserError(
-            f"No skill set of k = {draw.k} is reserved at a share of {share:g}.",
-            hint="Set k to 2 or more and leakage.reserved above 0.",
-        )
+        hint = "Set k to 2 or more and leakage.reserved above 0."
+        raise UserError(f"No skill set of k = {draw.k} is reserved at a share of {share:g}.", hint=hint)
     found = (combination for combination in all_combinations(draw) if is_reserved(combination.skills, share))
     return _first(draw, count, found, "have a reserved skill set", ", or for a larger share in leakage.reserved")
 

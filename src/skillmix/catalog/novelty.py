@@ -70,10 +70,8 @@ def _check(k: int, tokens: float, inputs: NoveltyInputs) -> None:
                 f"{name} = {getattr(inputs, name):g} is not a share.", hint="Give a number above 0, up to 1."
             )
     if not 0 < inputs.sentences_per_token * tokens < float("inf"):
-        raise UserError(
-            f"{inputs.sentences_per_token:g} sentences per token is not a possible rate.",
-            hint="Give a number above 0; the default is 5e10 sentences in 1.2e12 tokens.",
-        )
+        hint = "Give a number above 0; the default is 5e10 sentences in 1.2e12 tokens."
+        raise UserError(f"{inputs.sentences_per_token:g} sentences per token is not a possible rate.", hint=hint)
 
 
 Unit = Literal["sentence", "passage"]

@@ -99,7 +99,5 @@ def trusted_codes() -> tuple[OwnCode, ...]:
 def require_trust(code: OwnCode | None) -> None:
     """Reject code that is not trusted, because grading without it would give other verdicts."""
     if code is not None and not code.is_trusted:
-        raise UserError(
-            f"The catalog has code that you have not trusted: {code.path}.",
-            hint="Read the file. If you trust it, add --trust-code, and skillmix runs it with your permissions.",
-        )
+        hint = "Read the file. If you trust it, add --trust-code, and skillmix runs it with your permissions."
+        raise UserError(f"The catalog has code that you have not trusted: {code.path}.", hint=hint)

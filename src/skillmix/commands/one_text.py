@@ -66,10 +66,8 @@ def prompts(options: argparse.Namespace) -> int:
         LOG.info(f"next: edit the files, then use them in an experiment with prompts: {folder}")
         return 0
     if options.skills is None or options.topic is None:
-        raise UserError(
-            "`skillmix prompts` needs --skills and --topic, or --copy, or --dataset.",
-            hint='For example: skillmix prompts --skills "metaphor; red herring" --topic Sewing',
-        )
+        hint = 'For example: skillmix prompts --skills "metaphor; red herring" --topic Sewing'
+        raise UserError("`skillmix prompts` needs --skills and --topic, or --copy, or --dataset.", hint=hint)
     catalog, as_named = _named_combination(options)
     combination = combination_of(as_named.skills, as_named.topic)  # in the same order as in a run's prompts
     prompt_set = load_prompts(options.prompts)
@@ -197,10 +195,8 @@ def grade_text(options: argparse.Namespace) -> int:
     if options.variant is not None:
         prompts.grader_file(options.variant)
     if prompts.phrases.outcomes:
-        raise UserError(
-            f"The prompt set {prompts.name!r} asks graders for outcomes instead of points.",
-            hint="Use the set in an experiment, or parse a reply with `skillmix parse-reply`.",
-        )
+        hint = "Use the set in an experiment, or parse a reply with `skillmix parse-reply`."
+        raise UserError(f"The prompt set {prompts.name!r} asks graders for outcomes instead of points.", hint=hint)
     rubric = rubric_of(skills, combination.topic, phrases=prompts.phrases)
     grader_words: dict[str, str] = {}
     verdict = None

@@ -156,7 +156,7 @@ class CommandParser(argparse.ArgumentParser):
             is_option = _OPTION.fullmatch(name) is not None  # other arguments, such as -.5 and "- a list", are values
             if is_option and not any(own.startswith(name) for own in self._option_string_actions):
                 unknown.append(name)
-        message = message.replace("the following arguments are required:", "missing:").removeprefix("argument ")
+        message = message.replace("the following arguments are required:", "missing").removeprefix("argument ")
         rejected = f"unknown option {' '.join(unknown)}; " if unknown else ""
         self.exit_with(f"{self.prog}: {rejected}{message}.", self._option_hint(unknown))
 

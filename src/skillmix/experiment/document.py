@@ -275,7 +275,8 @@ def _with(document: object, path: Sequence[str], value: object, change: str) -> 
         index = int(first) - 1
     else:
         known = [str(name) for name in names if name is not None]
-        hint = name_hint(first, known, otherwise=f"Use a name ({', '.join(known)}) or a number from 1 to {len(names)}.")
+        others = f"Its entries: {', '.join(known)}, or 1 to {len(names)}." if known else f"Use 1 to {len(names)}."
+        hint = name_hint(first, known, otherwise=others)
         raise UserError(f"--set {change!r}: the list has no entry {first!r}.", hint=hint)
     return [*document[:index], _with(document[index], rest, value, change), *document[index + 1 :]]
 

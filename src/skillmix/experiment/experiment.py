@@ -354,8 +354,12 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
         if experiment is not None:
             faults += _reference_faults(experiment, one)
             faults += _outside_faults(experiment, has_others=bool(faults)) if checks_outside else []
+        if checks_outside and experiment is not None and not (experiment.steps or faults):
+            faults.append("steps: the list is empty; add a step")
         if faults:
-            raise faults_error(source, faults, hint=hint or "Correct the file; `skillmix schema` describes every key.")
+            raise faults_error(
+                source, faults, hint=hint or "Correct these values; `skillmix schema` describes all keys."
+            )
         if expansion.whole is expansion.first:
             break
     assert experiment is not None  # a document without faults is valid

@@ -216,10 +216,8 @@ def _require_asking(settings: Settings, *, needs_template: bool) -> None:
             hint="Set a smaller max_tokens, or choose another model.",
         )
     if checkpoint is not None and needs_template and lacks_chat_template(checkpoint.tokenizer):
-        raise UserError(
-            f"The tokenizer of {asked} has no chat template.",
-            hint="Choose an instruction-tuned model, or train one in a step with format:.",
-        )
+        hint = "Choose an instruction-tuned model, or train one in a step with format:."
+        raise UserError(f"The tokenizer of {asked} has no chat template.", hint=hint)
     if checkpoint is not None:
         require_rendering(settings)
 
@@ -238,10 +236,8 @@ def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
     if checkpoint is None or str(asked).removeprefix("new:").startswith("bundled:"):
         return
     if step.format is None and lacks_chat_template(checkpoint.tokenizer):
-        raise UserError(
-            f"Step {step.name!r}: the tokenizer of {asked} has no chat template.",
-            hint=f"Set format: to one of {', '.join(CHAT_TEMPLATES)}.",
-        )
+        hint = f"Set format: to one of {', '.join(CHAT_TEMPLATES)}."
+        raise UserError(f"Step {step.name!r}: the tokenizer of {asked} has no chat template.", hint=hint)
     require_rendering(base)
     check_trainable(step, checkpoint, run)
 

@@ -223,10 +223,8 @@ def _begin(job: Job, run: Run) -> None:
     inputs = {**_of_job(job), _REPLAY: state_of(sources) if sources else []}
     changed = _differences(_begun(job.step, run), inputs)
     if changed == [_REPLAY]:
-        raise UserError(
-            f"The training run in {job.folder} started with other replay files.",
-            hint="Restore these files, or remove the folder to train again.",
-        )
+        hint = "Restore these files, or remove the folder to train again."
+        raise UserError(f"The training run in {job.folder} started with other replay files.", hint=hint)
     if changed:
         raise _was_other(job.folder, changed)
     job.folder.mkdir(parents=True, exist_ok=True)
