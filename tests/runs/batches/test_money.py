@@ -21,7 +21,7 @@ from tests.runs.batches.test_faults import fast, provider
 __all__ = ["fast"]
 PRICES = "openai:student: {input: 1000, output: 2000}\nopenai:grader: {input: 1000, output: 2000}\n"
 BOTH_COSTS = re.compile(
-    r"in batches \(batch: true\), (\S+) US dollars are expected and (\S+) at most; with direct calls, (\S+) and (\S+)\. "
+    r"in batches \(batch: true\), (\S+) US dollars are expected and (\S+) at most; with direct calls, (\S+) and (\S+)\."
 )
 
 
