@@ -261,7 +261,7 @@ def test_a_spread_that_cannot_be_had_is_told(in_folder: Path) -> None:
 
     short = run(in_folder, step("d", k=[1], target=200, per_skill={"ceiling": 2}))
     assert not short.is_complete
-    assert [(y.taken, y.target) for y in short.short["d"]] == [(108, 200)]
+    assert [(y.taken, y.target) for y in short.datasets["d"].short] == [(108, 200)]
 
 
 def test_a_target_out_of_reach_stops_what_depends_on_it(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,8 +104,9 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     for line in cut_lines(scored.scores):
         LOG.warning(f"cut: {line}")
-    for line in result.waiting_lines():
-        LOG.warning(f"missing: {line}")
+    for step, lines in result.waiting.items():
+        for line in lines:
+            LOG.warning(f"missing: {step}: {line}")
     LOG.info(f"{run_cost(result)}; all in {result.run.path}")
     for page in result.reports:
         LOG.info(f"report: open {page} in a browser")

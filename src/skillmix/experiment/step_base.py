@@ -251,11 +251,6 @@ class Step(Section):
         return tuple(getattr(self, "graders", ()))
 
     @property
-    def makes_calls(self) -> bool:
-        """Whether the step calls models, or grades by code."""
-        return bool(self.student_names or self.grader_names)
-
-    @property
     def inputs(self) -> tuple[StepInput, ...]:
         """Return the earlier steps whose output the step needs."""
         return ()

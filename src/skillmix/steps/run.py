@@ -35,6 +35,7 @@ from skillmix.runs.database import RUN_FILE
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
 from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import Run, machine_in_words, new_run
+from skillmix.runs.scheduler import signal_of
 from skillmix.runs.students import with_trained
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.checks import (
@@ -55,17 +56,6 @@ from skillmix.steps.kinds import kind_of, train_step
 from skillmix.steps.step_kind import RunResult, StepInputs, Trained
 from skillmix.tracking import track_scores
 from skillmix.training.job import is_first_rank
-
-
-def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
-    """Skip a step that an earlier run finished with the same inputs, or print why it runs again."""
-    line, changes = _finished(step, inputs_of(context), result)
-    if line is None:
-        if changes:
-            say(f"{step.name} runs again: {listed(changes)} changed")
-        return False
-    _end_taken(step, line, context.progress, result)
-    return True
 
 
 def _finished(step: Step, source: StepInputs, result: RunResult) -> tuple[str | None, list[str]]:
@@ -180,13 +170,13 @@ def run_checked(
                     drop_unusable_skips(run)
                     _run_steps([s for s in steps if not s.reads_whole_run], replace(context, cluster=cluster), result)
             except asyncio.CancelledError:
-                raise Interrupted(result.signal or SIGINT) from None
+                raise Interrupted(signal_of(result.stopped) or SIGINT) from None
             finally:
                 if (run.path / RUN_FILE).exists():  # the user may have deleted it in the meantime
                     _note_invocation(run, catalog, result)
-            if result.signal is None:
+            if signal_of(result.stopped) is None:
                 _run_steps([step for step in steps if step.reads_whole_run], context, result)
-        if result.signal is None:
+        if signal_of(result.stopped) is None:
             track_scores(run, experiment.track)
     asked = {f"student:{name}" for step in steps for name in step.student_names}
     asked |= {f"grader:{n}" for step in steps for n in step.grader_names if experiment.graders[n].asked}
@@ -234,8 +224,12 @@ def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
     """Run steps in order until later steps have to wait."""
     for step in steps:
-        if take_finished(step, context, result):
+        line, changes = _finished(step, inputs_of(context), result)
+        if line is not None:
+            _end_taken(step, line, context.progress, result)
             continue
+        if changes:
+            say(f"{step.name} runs again: {listed(changes)} changed")
         kind, now = kind_of(step), replace(context, experiment=with_trained(context.experiment, context.run))
         started = time.monotonic()
         kind.prepare(step, now)

@@ -22,7 +22,7 @@ from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations, model_name
 from skillmix.runs.progress import Work
 from skillmix.runs.run import Run
-from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
+from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.runs.verdicts import code_version
 from skillmix.scores.cells import CellScore
 from skillmix.scores.lineages import lineage_of_student
@@ -32,7 +32,6 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis
 
 if TYPE_CHECKING:
     from skillmix.datasets.build import WrittenDataset
-    from skillmix.datasets.counts import SamplingYield
 
 
 _SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "batch"}
@@ -203,10 +202,6 @@ class RunResult:
             lines.append(f"{plural(len(calls), 'call')}: {reason}{detail} ({such_as}{key})")
         return lines
 
-    def waiting_lines(self) -> list[str]:
-        """Return the inputs that steps wait for, after the name of the step."""
-        return [f"{step}: {line}" for step, lines in self.waiting.items() for line in lines]
-
     def ungraded(self, scores: Iterable[CellScore]) -> int:
         """Count texts in the graded cells without a score, because grades are missing or unparseable."""
         by_cell: dict[RowKey, int] = {}
@@ -222,19 +217,9 @@ class RunResult:
         return sum(s.undecided for s in first if (s.student, s.grader, s.setting, s.k) in self.graded_cells)
 
     @property
-    def left_out(self) -> int:
-        """Count texts that could not be graded because they do not exist yet."""
-        return sum(counts.left_out for counts in self.counts.values())
-
-    @property
     def stopped(self) -> StopReason | None:
         """Return why no more calls were started; None if all were."""
         return next((counts.stopped for counts in self.counts.values() if counts.stopped), None)
-
-    @property
-    def signal(self) -> int | None:
-        """Return the signal that stopped the run, if any."""
-        return signal_of(self.stopped)
 
     @property
     def is_complete(self) -> bool:
@@ -244,12 +229,9 @@ class RunResult:
     @property
     def has_all_texts(self) -> bool:
         """Whether all calls and texts of the steps exist."""
-        return not self.failed and self.stopped is None and not self.left_out and not self.short
-
-    @property
-    def short(self) -> "dict[str, list[SamplingYield]]":
-        """Return the targets that data sets missed, by step."""
-        return {name: dataset.short for name, dataset in self.datasets.items() if dataset.short}
+        is_short = any(counts.left_out for counts in self.counts.values())
+        is_short |= any(dataset.short for dataset in self.datasets.values())
+        return not (self.failed or self.stopped or is_short)
 
 
 class StepKind(ABC, Generic[StepT]):
@@ -276,7 +258,8 @@ class StepKind(ABC, Generic[StepT]):
         """Return the step's work for the progress bar; None if the step takes no time."""
         if step.reads_whole_run:
             return Work(step.name, step.stage, total=1)  # its progress is not measured
-        return planned_calls(step, experiment, catalog) if step.makes_calls else None
+        makes_calls = step.student_names or step.grader_names
+        return planned_calls(step, experiment, catalog) if makes_calls else None
 
     def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
         """Return all dependencies of the step's output; None for a step that is never skipped.
