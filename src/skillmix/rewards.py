@@ -19,15 +19,15 @@ from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 
 Completion = str | Sequence[Mapping[str, Any]]
 """A text, or messages that end with the model's."""
+Completions = Sequence[Completion]
+SkillLists = Sequence[Sequence[str]]
+Catalogs = str | Sequence[str]
+"""One catalog for all completions, or one for each."""
 CATALOG: Final = "verifiable"
 
 
 def full_marks(
-    completions: Sequence[Completion],
-    skills: Sequence[Sequence[str]],
-    topic: Sequence[str],
-    catalog: str | Sequence[str] = CATALOG,
-    **_: object,
+    completions: Completions, skills: SkillLists, topic: Sequence[str], catalog: Catalogs = CATALOG, **_: object
 ) -> list[float]:
     """Return 1 for each completion with full marks, otherwise 0.
 
@@ -39,22 +39,14 @@ def full_marks(
 
 
 def skill_fraction(
-    completions: Sequence[Completion],
-    skills: Sequence[Sequence[str]],
-    topic: Sequence[str],
-    catalog: str | Sequence[str] = CATALOG,
-    **_: object,
+    completions: Completions, skills: SkillLists, topic: Sequence[str], catalog: Catalogs = CATALOG, **_: object
 ) -> list[float]:
     """Return the share of skills that each completion shows; 0 if it misses the topic, sense or length point."""
     return [_known(text_score(points, "skill_fraction")) for points in _points(completions, skills, topic, catalog)]
 
 
 def partial_credit(
-    completions: Sequence[Completion],
-    skills: Sequence[Sequence[str]],
-    topic: Sequence[str],
-    catalog: str | Sequence[str] = CATALOG,
-    **_: object,
+    completions: Completions, skills: SkillLists, topic: Sequence[str], catalog: Catalogs = CATALOG, **_: object
 ) -> list[float]:
     """Return the share of its k + 3 points that each completion earns; 0 without the point for sense.
 
@@ -75,12 +67,7 @@ def _known(score: float | None) -> float:
     return score
 
 
-def _points(
-    completions: Sequence[Completion],
-    skills: Sequence[Sequence[str]],
-    topic: Sequence[str],
-    catalog: str | Sequence[str],
-) -> Iterator[Points]:
+def _points(completions: Completions, skills: SkillLists, topic: Sequence[str], catalog: Catalogs) -> Iterator[Points]:
     catalogs = [catalog] * len(completions) if isinstance(catalog, str) else list(catalog)
     if not len(completions) == len(skills) == len(topic) == len(catalogs):
         raise UserError(
