@@ -101,7 +101,7 @@ async def _asked(spec: str) -> None:
 def test_a_local_model_without_its_packages_is_refused_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(specs, "find_spec", lambda package: None if package == "torch" else object())
 
-    with pytest.raises(UserError, match="local:nowhere needs torch") as caught:
+    with pytest.raises(UserError, match="local:nowhere needs the package torch") as caught:
         asyncio.run(_asked("local:nowhere"))
 
     assert caught.value.hint == "pip install 'skillmix[local]'"
