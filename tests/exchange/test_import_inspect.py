@@ -166,7 +166,7 @@ def test_two_models_of_one_draw_share_a_step_and_one_name_cannot_stand_for_both(
     path = changed_log(in_folder, other)
     imported(MODEL_LOG, name="m")
 
-    with pytest.raises(UserError, match="has the student 'mockllm-model' with another model"):
+    with pytest.raises(UserError, match="has the student 'mockllm-model' with a different model"):
         imported(path, name="m")
     run = imported(path, name="m", student="second")
     (step,) = run.experiment.steps
@@ -225,7 +225,7 @@ _SETTINGS = ("eval", "metadata", "skillmix", "settings")
     [
         (_set("eval", "metadata", value=None), "is not a log of skillmix/skillmix, but of 'skillmix/skillmix'"),
         (_set("eval", "metadata", "skillmix", "format", value=2), "this version of skillmix reads 1"),
-        (_set("eval", "metadata", "skillmix", "catalog_hash", value="x"), "another version of the catalog 'paper'"),
+        (_set("eval", "metadata", "skillmix", "catalog_hash", value="x"), "a different version of the catalog 'paper'"),
         (_set(*_SETTINGS, value=[]), "[] is not a mapping"),
         (_set(*_SETTINGS, "k", value="3"), "k: '3' is not an integer"),
         (_set(*_SETTINGS, "k", value=0), "0 is below 1"),
@@ -298,4 +298,4 @@ def test_prompts_of_another_wording_are_noted(in_folder: Path) -> None:
         [changed_log(in_folder, _set("eval", "metadata", "skillmix", "prompts_hash", value="x"))], "m"
     )
 
-    assert "another wording" in result.notes[0]
+    assert "a different wording" in result.notes[0]

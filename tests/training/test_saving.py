@@ -64,7 +64,7 @@ def test_an_adapter_alone_finds_its_base(small_model: Path, tmp_path: Path) -> N
 def test_an_adapter_on_other_weights_is_an_error(small_model: Path, tmp_path: Path) -> None:
     adapted(small_model, tmp_path / "adapter", base="0" * 32)
 
-    with pytest.raises(UserError, match="was trained on other weights"):
+    with pytest.raises(UserError, match="was not trained on the weights"):
         load(checkpoint_of(parse_spec(f"local:{small_model}+{tmp_path / 'adapter'}")), device="cpu")
 
 
@@ -98,7 +98,7 @@ def test_adapters_stack_and_each_checks_what_is_below(small_model: Path, tmp_pat
 
     both.check_adapters()
 
-    with pytest.raises(UserError, match="other weights"):
+    with pytest.raises(UserError, match="not trained on the weights"):
         Checkpoint(small_model, (tmp_path / "two",)).check_adapters()
 
 

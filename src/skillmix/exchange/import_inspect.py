@@ -135,7 +135,7 @@ def _read_log(
         task_settings.refuse_plain(settings, catalog, has_outcomes=prompts.phrases.outcomes is not None)
         if facts.get("catalog_hash") != catalog.content_hash():
             raise UserError(
-                f"{path} was made with another version of the catalog {settings.catalog!r}.",
+                f"{path} was made with a different version of the catalog {settings.catalog!r}.",
                 hint=f"Import it with skillmix {_shown(facts.get('skillmix'))}, which made it.",
             )
         (cell,) = cells_of(experiment, catalog)
@@ -144,7 +144,7 @@ def _read_log(
         conversations, votes, unfinished = reader.read_all(log)
     notes = []
     if facts.get("prompts_hash") != prompts.content_hash():
-        notes.append(f"{path.name} was made with another wording of the prompt set {settings.prompts!r}")
+        notes.append(f"{path.name} was made with a different wording of the prompt set {settings.prompts!r}")
     return _ReadLog(path, experiment, tuple(cell.combinations), conversations, votes, unfinished, notes)
 
 
@@ -315,7 +315,7 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
         differing = [key for key in _SAME if joined.get(key) != own.get(key)]
         if differing:
             raise UserError(
-                f"{path} has another {', '.join(differing)} than the run or an earlier log.",
+                f"The {', '.join(differing)} of {path} differs from the run or from an earlier log.",
                 hint="Import it into another run.",
             )
         hints = {"students": "Rename its student with --student NAME.", "graders": "Import it into another run."}
@@ -325,7 +325,8 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
                 differing = [key for key in settings if settings[key] != known.get(key)]
                 if known != settings:
                     what = section.removesuffix("s")
-                    raise UserError(f"{path} has the {what} {name!r} with another {', '.join(differing)}.", hint=hint)
+                    message = f"{path} has the {what} {name!r} with a different {', '.join(differing)}."
+                    raise UserError(message, hint=hint)
         steps = {step["name"]: step for step in joined["steps"]}
         for step in own["steps"]:
             mine = steps.setdefault(step["name"], step)

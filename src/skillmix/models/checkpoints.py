@@ -58,7 +58,7 @@ class Checkpoint:
         for adapter, file, hash_ in zip(self.adapters, files, self._hashes()[:-1], strict=True):
             if file and file.base.hash not in (None, hash_):
                 raise UserError(
-                    f"The adapter {adapter} was trained on other weights than those in {self.base}.",
+                    f"The adapter {adapter} was not trained on the weights in {self.base}.",
                     hint=f"Use its base, {file.base.spec}, whose weights have the hash {file.base.hash}, not {hash_}.",
                 )
 

@@ -39,7 +39,7 @@ def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
         if own is None or fault:
             raise UserError(
                 f"{name}: {fault}" if fault else f"{spec} has no address, and {name} is not set.",
-                hint=f"export {name}=https://NAME.openai.azure.com, or write {spec}@https://NAME.openai.azure.com.",
+                hint=f"Set it to the address of your Azure resource: export {name}=https://NAME.openai.azure.com",
             )
         addresses = (own.rstrip("/"),)
     for address in addresses:
