@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from skillmix.report.figures.style import colour, error_bars, marker, new_figure, share_axis
+from skillmix.report.figures.style import new_figure, score_line, share_axis
 
 SETTINGS = ("train", "random-cells", "new-figures")
 
@@ -40,8 +40,7 @@ def headline_figure(result: Mapping[str, Any]) -> Figure:
 def _line(axes: Axes, points: Sequence[tuple[float, Mapping[str, float]]], label: str, index: int) -> None:
     known = sorted(points, key=lambda point: point[0])
     x, scores = [k for k, _ in known], [SimpleNamespace(**score) for _, score in known]
-    look: dict[str, Any] = {"color": colour(index), "marker": marker(index), "capsize": 2.5, "elinewidth": 1}
-    axes.errorbar(x, [score.value for score in scores], yerr=error_bars(scores), label=label, **look)
+    score_line(axes, index, x, scores, label=label)
 
 
 def _doses(axes: Axes, doses: Sequence[Mapping[str, Any]]) -> None:

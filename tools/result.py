@@ -38,6 +38,7 @@ from skillmix.runs.run import Run, open_run
 from skillmix.scores.cells import Cell, Cells
 from skillmix.scores.findings import JudgedContrast, judged_contrasts
 from skillmix.scores.scoring import comparable_in, scored_cells
+from skillmix.scores.sentences import contrast_result, example_lines
 from skillmix.scores.statistics.intervals import CONFIDENCE, mean_interval, t_quantile, wilson_interval
 
 LEAST_AT_1: Final = 0.85
@@ -104,7 +105,7 @@ def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
         "scores": [_score(row) for row in rows],
         "gates": list(_gates(planned, rows)),
         "doses": list(_doses(runs, rows)),
-        "example": list(planned[0].example),
+        "example": list(example_lines(runs[0], contrast_result(planned, cells[0].values()), cells[0])),
     }
 
 

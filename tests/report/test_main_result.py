@@ -12,7 +12,7 @@ from skillmix.report.figures.style import alternative_text
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.scores.cells import Cell
 from skillmix.scores.findings import findings, judge_planned
-from skillmix.scores.sentences import MainResult
+from skillmix.scores.sentences import MainResult, example_of
 from tests.report.test_findings import WHO, cell, contender, lineage
 
 FACTS = RunFacts(
@@ -199,3 +199,22 @@ def test_the_first_screen_says_what_each_student_was_trained_on() -> None:
     assert sentence({"control": own}) == f"control was trained on the data set any ({about}); base was not tuned."
     assert sentence({"control": replace(own, datasets=("gone",))}).startswith(f"control was trained on {about}; ")
     assert sentence({}) == ""
+
+
+def test_the_example_is_the_first_combination_where_only_the_better_student_has_full_marks() -> None:
+    weak, strong = cell("weak", 5, 40), cell("strong", 30, 40)
+    result, cells = result_of(weak, strong), {c.key: c for c in (weak, strong)}
+
+    found = example_of(result, cells)
+    among = example_of(result, cells, among={weak.combinations[7].id, weak.combinations[0].id})
+    same = example_of(result, cells, among={weak.combinations[3].id})
+
+    assert found is not None and among is not None and same is not None
+    assert [found.combination, among.combination] == [weak.combinations[5], weak.combinations[7]]
+    assert found.missed == {strong.key: (), weak.key: (*weak.combinations[5].skills, "topic", "sense", "length")}
+    assert (
+        found.about
+        == "First tries on the first combination where only strong has full marks: s1 and s2 and s3 and s0, on t5."
+    )
+    assert same.about == "First tries on the first combination: s0 and s3 and s1 and s2, on t3."
+    assert example_of(result, {weak.key: weak}) is None

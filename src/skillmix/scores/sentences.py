@@ -296,8 +296,11 @@ def example_of(result: MainResult, cells: Cells, *, among: Container[str] | None
     return None
 
 
-def _example_lines(run: Run, example: ExampleCombination) -> Iterator[str]:
-    """Describe an example for a terminal."""
+def example_lines(run: Run, result: MainResult, cells: Cells) -> Iterator[str]:
+    """Describe the example of a result about two students for a terminal."""
+    example = example_of(result, cells)
+    if example is None or len(example.missed) < 2:
+        return
     yield example.about
     with run.read() as journal:
         texts = [one.text for one in texts_with_ballots(run, journal, combinations=[example.combination.id])]
@@ -625,8 +628,7 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
     main = main.with_training({(run.name, name): own for name, own in lineages.items()}, run_datasets(run))
     result = [line for line in (main.sentence, main.training, main.evidence) if line and (found or planned)]
-    example = example_of(main, cells) if planned else None
-    result += _example_lines(run, example) if example and len(example.missed) > 1 else []
+    result += example_lines(run, main, cells) if planned else []
     first = [] if run.has_outcomes else format_warnings(list(cells.values()))
     return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
 
