@@ -16,13 +16,10 @@ from skillmix.checkers.words import (
     lists_of,
     main_words,
     opens_clause,
-    word_set,
 )
 
 _LISTS: Final = lists_of("argument")
 
-_NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})  # after "so"
-_DEGREE: Final = word_set("is are was were be been am not ever it's i'm or do does did")  # before "so"
 _CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
 _REACH: Final = 60  # the most words from a rule to its conclusion
 _MOST_CUTS: Final = 8
@@ -84,11 +81,7 @@ def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
     cues = [index for index, word in enumerate(words) if word.lower == cue]
     for index in cues[:_MOST_RULES]:
         for mark in range(index + 4, min(index + _REACH, len(words) - 1)):
-            if words[mark].lower not in _LISTS["therefore"]:
-                continue
-            # "it is not so" contains no conclusion, but "it is not, so we go" does
-            degree = words[mark - 1].lower in _DEGREE and words[mark].start not in starts
-            if words[mark].lower != "so" or (words[mark + 1].lower not in _NO_CONCLUSION and not degree):
+            if words[mark].lower in _LISTS["therefore"]:
                 yield from _readings(words, index, mark, starts)
 
 
@@ -202,7 +195,6 @@ def _conditions(passage: Passage) -> list[_Condition]:
 
 _DASH: Final = r"(?:(?<!-)--++|[–—]| - )"
 _ASIDE: Final = re.compile(rf"\([^()]{{1,200}}\)|{_DASH}(?:[^-–—.;!?()]|(?<=\w)-(?=\w)){{1,200}}{_DASH}")
-_RULE: Final = re.compile(r"\bif\b", re.IGNORECASE)
 
 
 def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
@@ -215,10 +207,9 @@ def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
         before, resumes = (max(index, bisect_left(words, end, key=attrgetter("start"))) for end in aside.span())
         kept += words[index:before]
         index = before
-        if kept and resumes < len(words) and not _RULE.search(aside[0]):
+        if kept and resumes < len(words):
             after = words[resumes]
-            unmarked = not (text[kept[-1].end : aside.start()] + text[aside.end() : after.start]).strip()
-            if unmarked and after.lower not in _LISTS["ending a condition"]:
+            if not (text[kept[-1].end : aside.start()] + text[aside.end() : after.start]).strip():
                 starts.discard(after.start)
                 index = resumes
     return (*kept, *words[index:]), starts
@@ -229,14 +220,12 @@ def _end_of_condition(words: Words, starts: set[int]) -> int:
     cut = 1
     while cut < len(words) and not (words[cut].start in starts or words[cut].lower in _LISTS["ending a condition"]):
         cut += 1
-    unmarked = not main_words(words[cut:])
-    if unmarked or words[cut].lower in ("and", "but", "because"):
-        last = len(words) - 1 if unmarked else cut - 1
-        for openers in (SUBJECT_PRONOUNS, DETERMINERS) if unmarked else (SUBJECT_PRONOUNS,):
-            for index in range(2, last):
-                if words[index].lower in openers:
-                    return index
-    return len(words) if unmarked else cut
+    is_unmarked = not main_words(words[cut:])
+    if not is_unmarked and words[cut].lower not in ("and", "but", "because"):
+        return cut
+    openers, last = (_CLAUSE_OPENERS, len(words) - 1) if is_unmarked else (SUBJECT_PRONOUNS, cut - 1)
+    subject = next((index for index in range(2, last) if words[index].lower in openers), None)
+    return subject or (len(words) if is_unmarked else cut)
 
 
 @shows("hypothetical chain", "if", repeats=True)
@@ -258,11 +247,10 @@ def two_way_condition(passage: Passage) -> Iterator[Span]:
         if not first.part or not second.part or denies(first.part) == denies(second.part):
             continue
         mains = main_words(second.part)
-        # "you lose if you go and you lose if you don't": the results come before the ifs
-        have_results = (
+        # In "you lose if you go and you lose if you don't", the result of the second condition comes before it.
+        if (
             len(first.result) >= 2
-            and first.result[-1].lower != "or"
-            and (len(second.result) >= 2 or len(first.before) >= 2)
-        )
-        if have_results and (not mains or not mains.isdisjoint(main_words(first.part))):
+            and max(len(second.result), len(first.before)) >= 2
+            and (not mains or not mains.isdisjoint(main_words(first.part)))
+        ):
             yield Span(first.part[0].start, (second.result or second.part)[-1].end)

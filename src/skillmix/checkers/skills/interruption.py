@@ -114,8 +114,7 @@ def tag_question(passage: Passage) -> Iterator[Span]:
             statement = clause.split()
             verbs = {_VERB_OF_HELPER.get(word.removesuffix("n't"), "") for word in statement} - {""}
             verb = _VERB_OF_HELPER.get(match["tag"].split()[0].removesuffix("n't"))
-            has_short = any("'" in word and not word.endswith("n't") for word in statement)
-            if verb and verbs and verb not in verbs and not has_short:
+            if verb and verbs and verb not in verbs:
                 continue
             subject = before.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
             if subject not in _LISTS["subjects"] or match["tag"].split()[-1] == subject or _OPINION.search(before):
@@ -210,8 +209,6 @@ def _is_call(piece: Words) -> bool:
         return False
     if piece[1].lower in _LISTS["no one"]:
         return False
-    if piece[1].lower in _LISTS["oaths"]:
-        return piece[0].lower == "o"
     if piece[1].lower == "my":
         return len(piece) > 2 and piece[2].lower not in _LISTS["no one"] | _LISTS["oaths"]
     if piece[0].lower == "dear" and (piece[1].lower in _READERS or piece[-1].lower in _READERS):

@@ -30,10 +30,6 @@ def _route_end(words: Words, start: int) -> int | None:
             for goal in range(first + 1, min(first + _LONGEST_LEG, len(words) - 1)):
                 if words[goal].lower in _LISTS["goals"] and (words[goal].lower != "to" or _is_place(words, goal + 1)):
                     return goal + 1
-            continue
-        is_near = words[way - 1].lower in ("next", "close")  # as in "close to"
-        if words[way].lower in _LISTS["goals"] and not is_near and _is_place(words, way + 1):
-            return None  # the destination comes before the stop
     return None
 
 

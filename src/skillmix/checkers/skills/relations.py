@@ -45,7 +45,6 @@ def _goes_against(piece: Words) -> bool:
 
 
 _NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # as in "after all"
-_NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # as in "no longer"
 _NO_EXCEPTION_BEFORE: Final = _LISTS["no exception before"]  # as in "stood apart from", "we save for"
 _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from")}
 
@@ -89,7 +88,6 @@ def _whole_groups(sentence: Sentence) -> list[int]:
         for index, word in enumerate(words)
         if word.lower in _LISTS["whole"]
         and not (word.lower == "all" and index and words[index - 1].lower in _NO_WHOLE_BEFORE)
-        and not (index + 1 < len(words) and words[index + 1].lower in _NO_WHOLE_AFTER)
         and not (word.lower == "no" and index + 1 < len(words) and words[index + 1].start in starts)
     ]
 
@@ -100,8 +98,6 @@ _LONGEST_TERM: Final = 9
 @shows("proportional analogy")
 def proportional_analogy(passage: Passage) -> Iterator[Span]:
     """Find "A is to B as C is to D"."""
-    if " to " not in passage.lower or (" as " not in f" {passage.lower}" and "what " not in passage.lower):
-        return
     for sentence in passage.sentences:
         words = sentence.words
         starts = {piece[0].start for piece in sentence.pieces}

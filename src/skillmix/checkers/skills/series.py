@@ -10,7 +10,6 @@ from skillmix.checkers.words import (
     ARTICLES,
     CONJUNCTIONS,
     DETERMINERS,
-    LITTLE,
     OPENS_AN_ASIDE,
     PREPOSITIONS,
     SUBJECTS,
@@ -190,17 +189,11 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
         not _NEW_SUBJECTS.isdisjoint(word.lower for word in part)
         for part in (words[denial:but], words[but + 2 : end + 1])
     ]
-    turn = instead.lower, words[min(start + 1, end)].lower
-    if turn in _TURNS_OF_TALK or has_subject == [False, True]:
+    if has_subject == [False, True]:
         return 0
     same_size = end - start + 1 == but - denial - 1
-    # "not sad but angry about the bill": words that belong to both may follow a single word.
-    single = but - denial == 2 and instead.lower not in LITTLE and not has_mark(text, denied, words[but])
     same_start = denied.lower == instead.lower or PREPOSITIONS.issuperset((denied.lower, instead.lower))
-    return end if same_size or single or same_start else 0
-
-
-_TURNS_OF_TALK: Final = {tuple(turn.split("_")) for turn in word_set("in_fairness at_least of_course in_fact for_now")}
+    return end if same_size or same_start else 0
 
 
 _NEW_SUBJECTS: Final = SUBJECTS | {"nobody", "everyone", "someone"}

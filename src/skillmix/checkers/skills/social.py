@@ -182,8 +182,6 @@ def _own_future(words: Words, index: int) -> bool:
     if "i'll" in lowers or "we'll" in lowers:
         return True
     for to in range(index + 1, min(index + 5, len(words) - 1)):
-        if lowers[to] in _LISTS["wills"] or lowers[to] in ("that", "i", "we"):
-            break
         if lowers[to] == "to" and not is_minor(lowers[to + 1]) | (lowers[to + 1] in ("the", "a")):
             return True
         if lowers[to] == "to" and lowers[to + 1] in ("be", "do", "have", "always", "get", "let"):

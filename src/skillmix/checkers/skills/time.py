@@ -197,8 +197,6 @@ def _is_action(words: Words, index: int) -> bool:
     lower = words[index].lower
     if len(lower) < 5 or lower in _LISTS["no actions"] or index == 0:
         return False
-    if lower == "going" and index + 1 < len(words) and words[index + 1].lower == "to":
-        return False
     for word in reversed(words[max(index - 3, 0) : index]):
         if word.lower in _NOT_BETWEEN:  # as in "is a tall building"
             return False
