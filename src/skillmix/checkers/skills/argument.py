@@ -223,9 +223,10 @@ def _end_of_condition(words: Words, starts: set[int]) -> int:
     is_unmarked = not main_words(words[cut:])
     if not is_unmarked and words[cut].lower not in ("and", "but", "because"):
         return cut
-    openers, last = (_CLAUSE_OPENERS, len(words) - 1) if is_unmarked else (SUBJECT_PRONOUNS, cut - 1)
-    subject = next((index for index in range(2, last) if words[index].lower in openers), None)
-    return subject or (len(words) if is_unmarked else cut)
+    last = len(words) - 1 if is_unmarked else cut - 1
+    kinds = (SUBJECT_PRONOUNS, DETERMINERS) if is_unmarked else (SUBJECT_PRONOUNS,)
+    subjects = (index for openers in kinds for index in range(2, last) if words[index].lower in openers)
+    return next(subjects, len(words) if is_unmarked else cut)
 
 
 @shows("hypothetical chain", "if", repeats=True)
