@@ -71,10 +71,6 @@ def _is_comparative(lower: str) -> bool:
     return lower in ("more", "less", "worse") or (lower.endswith("er") and lower not in _LISTS["no comparatives"])
 
 
-def _is_unit(lower: str) -> bool:
-    return lower in _LISTS["units"] or (lower.endswith("s") and lower[:-1] in _LISTS["units"])
-
-
 @shows("counted difference", " than ")
 def counted_difference(passage: Passage) -> Iterator[Span]:
     """Find a difference such as "two inches taller than" or "three more than"."""
@@ -114,7 +110,9 @@ def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | N
             return ends[index]
         unit = words[index - 1].lower
         if index - 1 in ends and (
-            _is_unit(unit) or (amount and (not is_minor(unit) and unit != "times" and not unit.endswith("ed")))
+            unit in _LISTS["units"]
+            or unit.removesuffix("s") in _LISTS["units"]
+            or (amount and (not is_minor(unit) and unit != "times" and not unit.endswith("ed")))
         ):
             return ends[index - 1]
     return None
