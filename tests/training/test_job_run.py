@@ -123,7 +123,7 @@ def test_data_that_changed_are_noticed_whatever_their_own_file_says(
     lines = (place / "data" / "train.jsonl").read_text(encoding="utf-8").split("\n")
     (place / "data" / "train.jsonl").write_text("\n".join(lines[1:]), encoding="utf-8")
 
-    with pytest.raises(UserError, match="other data"):
+    with pytest.raises(UserError, match="other settings or data"):
         train_steps(path)
 
     assert "differ from those described in its skillmix.json" in capsys.readouterr().err

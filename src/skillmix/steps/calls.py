@@ -294,7 +294,7 @@ class DatasetKind(StepKind[DatasetStep]):
             if y.taken < y.target:
                 consequence = "enough for later steps" if y.is_enough else "later steps wait for the others"
                 say(
-                    f"{step.name}: only {y.taken} of {plural(y.target, 'text')} with k = {y.k} after "
+                    f"{step.name}: only {y.taken} of {plural(y.target, 'text')} of k = {y.k} after "
                     f"{plural(y.written, 'conversation')} ({y.full_marks} with full marks); {consequence}"
                 )
         return counts.stopped is None and not dataset.short
