@@ -26,6 +26,8 @@ from skillmix.render import shortened
 from skillmix.runs.verdicts import RulesGrader, on_all_cores
 
 NOT_REQUESTED: Final = "shows a skill that was not requested"
+_MANY_CHECKERS: Final = 10
+"""Running fewer checkers on a text takes less time than sending the text to a worker."""
 
 
 def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
@@ -107,7 +109,8 @@ class ShownRule:
         if not self._is_applied:
             return range(len(texts)), {}
         asked = ((kept.text, self.checkable) for kept in texts)
-        shown = on_all_cores(skills_asked, asked, self.catalog, RulesGrader(self.catalog))
+        workers = None if len(self.checkable) >= _MANY_CHECKERS else 1
+        shown = on_all_cores(skills_asked, asked, self.catalog, RulesGrader(self.catalog), workers=workers)
         reasons = [self.reason_to_drop(kept, skills) for kept, skills in zip(texts, shown, strict=True)]
         staying = [index for index, reason in enumerate(reasons) if reason is None]
         return staying, dict(Counter(reason for reason in reasons if reason is not None))
