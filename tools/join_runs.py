@@ -25,7 +25,8 @@ def join(file: str, names: Sequence[str]) -> Run:
     """Write the run of an experiment file from runs of its partitions."""
     experiment = load_experiment(experiment_file(Path(file)))
     joined = new_run(experiment.name)
-    joined.continue_with(experiment, load_catalog(experiment.catalog))
+    with joined.write():
+        joined.continue_with(experiment, load_catalog(experiment.catalog))
     for name in names:
         part = open_run(name)
         with closing(sqlite3.connect(joined.file)) as connection:

@@ -23,16 +23,15 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import sqrt
 from pathlib import Path
 from shlex import join
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from safetensors import safe_open
-
 from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS
+from skillmix.models.checkpoints import parameters_in
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file, read_model_file
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cells import Cell, Cells
@@ -186,9 +185,7 @@ def _students(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
         for data in about.dataset:
             for k, number in texts.get(data.hash, {}).items():
                 counts[str(k)] += number
-        with safe_open(run.step(step.name) / "model" / "model.safetensors", "np") as tensors:
-            weights = sum(prod(tensors.get_slice(tensor).get_shape()) for tensor in tensors.keys())  # noqa: SIM118
-        yield name, {"weights": weights, "texts": counts}
+        yield name, {"weights": parameters_in(run.step(step.name) / "model"), "texts": counts}
 
 
 def _named(family: str, values: Mapping[str, Any]) -> str:
