@@ -15,7 +15,9 @@ interval by Student's t. With one partition, the interval is over combinations.
 - `gates`: conditions without which the comparisons mean little: `student`, `setting`, `k`, `value`, `least`, `holds`;
 - `doses`: new figures at k = 2 after `examples` composed texts of each new figure, with and without other composed
   texts;
-- `example`: lines with a text of each student of the first comparison.
+- `example`: lines with a text of each student of the first comparison;
+- `conditions` (with `--condition NAME=RUN`): scores on new figures of runs that change one thing, and `checks` (with
+  `--checks FILE`): the output of `tools/attacks.py`.
 """
 
 import argparse
@@ -106,6 +108,15 @@ def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
         "doses": list(_doses(runs, rows)),
         "example": list(example_lines(runs[0], contrast_result(planned, cells[0].values()), cells[0])),
     }
+
+
+def _conditions(named: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the scores on new figures of runs with another catalog, in one partition."""
+    for name, _, run_name in (text.partition("=") for text in named):
+        run = open_run(run_name)
+        for row in _rows(run, _complete(run, scored_cells(run))):
+            if row.setting == "new-figures":
+                yield {"condition": name, "student": row.student, "k": row.k, "one_try": row.score("one try")}
 
 
 def _complete(run: Run, cells: Cells) -> Cells:
@@ -248,9 +259,15 @@ def main() -> None:
     """Write the result of the runs listed on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="names or folders of finished runs")
+    parser.add_argument("--condition", metavar="NAME=RUN", action="append", default=[], help="a run with one change")
+    parser.add_argument("--checks", type=Path, help="the output of tools/attacks.py")
     parser.add_argument("--output", required=True, type=Path, help="the result file, such as results/composition.json")
     options = parser.parse_args()
     document = result_of(options.runs, output=options.output.as_posix())
+    if options.condition:
+        document["conditions"] = list(_conditions(options.condition))
+    if options.checks:
+        document["checks"] = json.loads(options.checks.read_text(encoding="utf-8"))
     options.output.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
