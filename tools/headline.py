@@ -12,26 +12,35 @@ from skillmix.report.figures.style import new_figure, score_line, share_axis
 SETTINGS = ("train", "random-cells", "new-figures")
 
 
-def headline_figure(result: Mapping[str, Any]) -> Figure:
-    """Draw one-try scores: a panel of the first comparison's students for each setting, and one panel of the doses."""
+def headline_figure(
+    result: Mapping[str, Any], lines: Mapping[str, str] = {}, others: Sequence[tuple[str, Mapping[str, Any]]] = ()
+) -> Figure:
+    """Draw one-try scores: a panel for each setting, and one panel of the doses.
+
+    `lines` names the students and their labels; without it, they are those of the first comparison. `others` are other
+    results with a label, whose first student is drawn beside them.
+    """
     first = result["comparisons"][0]
-    students = list(dict.fromkeys((first["student"], first["against"]["student"])))
+    shown = [(result, student, label) for student, label in lines.items()] or [
+        (result, student, student) for student in dict.fromkeys((first["student"], first["against"]["student"]))
+    ]
+    shown += [(other, other["comparisons"][0]["student"], label) for label, other in others]
     panels = len(SETTINGS) + bool(result["doses"])
     figure = new_figure(2.6 * panels + 0.4, 2.9)
     axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
     for panel, setting in zip(axes, SETTINGS, strict=False):
-        for index, student in enumerate(students):
+        for index, (source, student, label) in enumerate(shown):
             line = [
                 (row["k"], row["one_try"])
-                for row in result["scores"]
-                if (row["run"], row["student"], row["setting"]) == (result["runs"][0]["name"], student, setting)
+                for row in source["scores"]
+                if (row["run"], row["student"], row["setting"]) == (source["runs"][0]["name"], student, setting)
             ]
-            _line(panel, line, student, index)
+            _line(panel, line, label, index)
         panel.set_title(setting.replace("-", " "))
         panel.set_xlabel("k, skills in one text")
         panel.set_xticks(sorted({row["k"] for row in result["scores"]}))
         share_axis(panel, "full marks, one try" if panel is axes[0] else "")
-    axes[-2 if result["doses"] else -1].legend(loc="upper right")
+    axes[-2 if result["doses"] else -1].legend(loc="upper right", fontsize="small")
     if result["doses"]:
         _doses(axes[-1], result["doses"])
     return figure

@@ -1,7 +1,7 @@
-"""Write the README's finding and docs/results.md from a result file: `python -m tools.readme [RESULT.json]`.
+"""Write the README's finding and the pages of the studies from result files: `python -m tools.readme [RESULT.json]`.
 
 `tools/result.py` writes a result file and describes its form. This module makes every sentence that contains a number
-from this file. The figure contains the hash of its result file, so that a test can check that figure and result belong
+from this file. A figure contains the hash of its result file, so that a test can check that figure and result belong
 together. While the result file that the README names does not exist, the README and the page say that the study is not
 finished.
 """
@@ -11,32 +11,115 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from skillmix.files import SHIPPED
 from skillmix.render import in_percent, markdown_table, plural, share, share_with_interval, signed_with_interval, whole
 from skillmix.report.figures.style import house_style, printed
 from skillmix.scores.comparisons import SMALLEST_GAIN
 from tools.headline import headline_figure
 
 ROOT = Path(__file__).parents[1]
-FIGURE = Path("docs/figures/headline.svg")
-PAGE = Path("docs/results.md")
-TITLE = "# When does a model learn to combine skills?"
 WRITTEN = "<!-- written by `make readme` from {0} -->"
 START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end of headline -->"
 PENDING = (
     "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` shows it in small, in minutes."
 )
-NO_REPLICATION = "This does not replicate the paper: nothing is pre-trained."
-SCOPE = (
-    "This does not replicate the paper: nothing is pre-trained, and held-out skills share figures or words with "
-    "combined ones. New figures are closest to the categories that the paper holds out; the gain on those does not "
-    "appear here. "
-    "[What the study shows and does not show](laboratory.md#what-the-study-shows-and-does-not-show)."
+SCRATCH = Path("results/composition.json")
+"""The study with models from scratch, whose scores the figure of the other study shows too."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The page and the prose of a study."""
+
+    page: Path
+    figure: Path
+    title: str
+    summary: str
+    """Students and data for the README, and below for the page. Slots: weights, texts, low, high, student, control."""
+    introduction: str
+    limits: str
+    """What the study does not show, for the README, and below for the page."""
+    scope: str
+    lines: Mapping[str, str]
+    """The students in the figure with their labels; empty for the students of the first comparison."""
+
+
+COMPOSITION = Study(
+    page=Path("docs/results-scratch.md"),
+    figure=Path("docs/figures/scratch.svg"),
+    title="# When does a model from scratch learn to combine skills?",
+    summary=(
+        "Two language models of {weights:.2f} million weights learn the same {texts} short texts from scratch; code "
+        "writes and grades the texts. The requests of {student} name all {low} to {high} skills of a text, those of "
+        "its control {control} name one. A skill is a figure with a word, such as “simile with an owl”."
+    ),
+    introduction=(
+        "Two language models of {weights:.2f} million weights learn the same {texts} short English texts from scratch. "
+        "Code writes and grades the texts. Each text has {low} to {high} skills; a skill is a figure with a word, such "
+        "as “simile with an owl”. {student} learns from requests that name all skills of a text; its control {control} "
+        "from requests that name one and say “any skill” for the others. Some skills are held out: training shows them "
+        "one at a time, never combined. The control never sees a request for two skills, so its score shows only that "
+        "such requests are necessary, not how they help. An unrequested skill costs a point, so full marks mean "
+        "exactly the requested skills. The held-out skills are random cells (their figure and their word are combined, "
+        "each with others), new words and new figures (never combined)."
+    ),
+    limits="This does not replicate the paper: nothing is pre-trained.",
+    scope=(
+        "This does not replicate the paper: nothing is pre-trained, and held-out skills share figures or words with "
+        "combined ones. New figures are closest to the categories that the paper holds out; the gain on those does not "
+        "appear here, but [it appears with pre-training](results.md). "
+        "[What the study shows and does not show](laboratory.md#what-the-study-shows-and-does-not-show)."
+    ),
+    lines={},
 )
-MORE = f"[All numbers and methods]({PAGE.as_posix()})."
+PRETRAINING = Study(
+    page=Path("docs/results.md"),
+    figure=Path("docs/figures/headline.svg"),
+    title="# Does a pre-trained model combine skills that it never saw combined?",
+    summary=(
+        "SmolLM2-135M (quantized to 4 bits) and the same network with random weights learn the same {texts} short "
+        "texts, which code writes and grades. The requests of {student} name all {low} to {high} skills of a text, "
+        "those of its control {control} name one. A skill is a figure with a word, such as “simile with an owl”. "
+        "Training shows a third of the figures, the new figures, only one at a time, never combined."
+    ),
+    introduction=(
+        "SmolLM2-135M ({weights:.1f} million weights, quantized to 4 bits before training) and the same network with "
+        "random weights learn the same {texts} short English texts with equally many steps. Code writes and grades "
+        "the texts. Each text has {low} to {high} skills; a skill is a figure with a word, such as “simile with an "
+        "owl”. {student} learns from requests that name all skills of a text, and so does its twin with random "
+        "weights; the control {control} learns from requests that name one and say “any skill” for the others. Some "
+        "skills are held out: training shows them one at a time, never combined. New figures are never combined with "
+        "any word, new words with any figure, and random cells are new pairs of a combined figure and a combined "
+        "word. An unrequested skill costs a point, so full marks mean exactly the requested skills. The control never "
+        "sees a request for two skills, so its score shows only that such requests are necessary."
+    ),
+    limits=(
+        "Limits: one small model with 4-bit starting weights, one training of each student per partition, texts "
+        "written by code, and figures instead of the paper's categories."
+    ),
+    scope=(
+        "The limits: one small model, whose starting weights are rounded to 4 bits; one training of each student per "
+        "partition; texts written and graded by code; figures instead of the paper's categories of skills; and a "
+        "different optimizer for each base, chosen on trained cells of other partitions (AdamW for the pre-trained "
+        "base, Muon for random weights). A second seed, the number of examples that a new figure needs, and a "
+        "repetition of a partition on the GPU are still missing. "
+        "[The same texts with models from scratch](results-scratch.md)."
+    ),
+    lines={"m123": "pre-trained", "m1any": "pre-trained, asked for one", "random-m123": "random weights"},
+)
+STUDIES = {"pretraining": PRETRAINING, "composition": COMPOSITION}
+
+
+def study_of(result: Path) -> Study:
+    """Return the study of a result file by its name."""
+    return STUDIES.get(result.stem, COMPOSITION)
+
+
 MANY = 3
 """The differences by partition get a table if there are more partitions than this."""
 
@@ -47,17 +130,23 @@ def headline(result: Path) -> str:
     if not result.exists():
         return "\n\n".join([start, PENDING, END])
     document = read(result)
-    caveats = " ".join([conditions(document), NO_REPLICATION, *failed_gates(document), MORE])
-    return "\n\n".join([start, _wrapped(summary(document)), claim_table(document), _wrapped(caveats), END])
+    study = study_of(result)
+    more = f"[All numbers and methods]({study.page.as_posix()})."
+    caveats = " ".join([conditions(document), *failed_gates(document), *published(study), study.limits, more])
+    described = _wrapped(_described(study.summary, document))
+    return "\n\n".join([start, described, claim_table(document), _wrapped(caveats), END])
 
 
 def page(result: Path) -> str:
     """Return the page with the tables, the verdicts, and the facts that a reader needs to judge them."""
-    start = [TITLE, WRITTEN.format(_named(result))]
+    study = study_of(result)
+    start = [study.title, WRITTEN.format(_named(result))]
     if not result.exists():
         return "\n\n".join([*start, PENDING]) + "\n"
     document = read(result)
-    parts = [*start, introduction(document), SCOPE, _picture(result, FIGURE.relative_to("docs"))]
+    introduction = " ".join([_described(study.introduction, document), *joined_sentence(document)])
+    parts = [*start, introduction, " ".join([*published(study), study.scope])]
+    parts += [_picture(result, study.figure.relative_to("docs"))]
     parts += ["## Planned comparisons", ORDER, "\n".join(f"- {sentence}" for sentence in findings(document))]
     if len(document["comparisons"][0]["by_partition"]) > MANY:
         parts += [BY_PARTITION, partition_table(document)]
@@ -67,6 +156,8 @@ def page(result: Path) -> str:
     parts += ["## Gates", *gates(document)]
     if document["doses"]:
         parts += ["## Examples of new figures", DOSES, dose_table(document)]
+    if "conditions" in document:
+        parts += ["## Attempts to explain the result away", "\n".join(f"- {found}" for found in attacks(document))]
     parts += ["## Scores", f"Full marks with 95% intervals {_over(document)}."]
     for run in document["runs"]:
         rows = [row for row in document["scores"] if row["run"] == run["name"]]
@@ -93,16 +184,67 @@ def read(result: Path) -> dict[str, Any]:
     return document
 
 
-def summary(document: Mapping[str, Any]) -> str:
-    """Describe the students and their training data for the README."""
-    first = document["comparisons"][0]
-    about = document["students"][first["student"]]
-    return (
-        f"Two language models of {about['weights'] / 1e6:.2f} million weights learn the same {whole(_texts(about))} "
-        f"short texts from scratch; code writes and grades the texts. The requests of {first['student']} name all "
-        f"{min(about['texts'])} to {max(about['texts'])} skills of a text, those of its control "
-        f"{first['against']['student']} name one. A skill is a figure with a word, such as “simile with an owl”. "
-        f"{_units(document)}"
+def _described(prose: str, document: Mapping[str, Any]) -> str:
+    """Fill the slots of a study's prose, and add the partitions and trainings."""
+    student, control = (document["comparisons"][0][side] for side in ("student", "against"))
+    if "m1any" in document["students"]:
+        control = {"student": "m1any"}
+    about = document["students"][student]
+    numbers = {"weights": about["weights"] / 1e6, "texts": whole(_texts(about))}
+    counts = {"low": min(about["texts"]), "high": max(about["texts"])}
+    return f"{prose.format(**numbers, **counts, student=student, control=control['student'])} {_units(document)}"
+
+
+def published(study: Study) -> Iterator[str]:
+    """State the paper's scores on held-out categories, and the score of the models from scratch, for comparison."""
+    if study is not PRETRAINING:
+        return
+    tables = json.loads((SHIPPED / "published.json").read_text(encoding="utf-8"))["tables"]
+    rows = {row["trained_on"]: row["values"] for row in tables["table_10"]["rows"] if row["setting"] == "held-out"}
+    paper = {name: [in_percent(rows[name][k - 1][0]) for k in (2, 3)] for name in ("D(1,2,3)", "D(1)")}
+    scratch = next(c for c in read(ROOT / SCRATCH)["comparisons"] if c["setting"] == "new-figures")
+    yield (
+        f"The paper reports for LLaMA-2-13B, trained on texts with 1 to 3 skills, full marks on {paper['D(1,2,3)'][0]}% "
+        f"and {paper['D(1,2,3)'][1]}% of the combinations of 2 and 3 skills from held-out categories (best of three; "
+        f"{paper['D(1)'][0]}% and {paper['D(1)'][1]}% after training on single skills). A model of 0.27 million "
+        f"weights from scratch has full marks on {in_percent(scratch['value'])}% of texts with 2 new figures."
+    )
+
+
+def attacks(document: Mapping[str, Any]) -> Iterator[str]:
+    """State the scores of runs with one change, and the checks of texts."""
+    first, checks = document["comparisons"][0], document["checks"]
+    own = first["by_partition"][0]
+    scores = {
+        (row["condition"], row["k"]): share_with_interval(*(row["one_try"][x] for x in ("value", "low", "high")))
+        for row in document["conditions"]
+    }
+    texts = {
+        "nonce": "Names of figures that the model knows: with nonce words as names of the new figures",
+        "few-frames": "The teacher's grammar: with one sentence frame of each kind",
+    }
+    for name, text in texts.items():
+        by_k = ", ".join(f"{scores[name, k]} at k = {k}" for k in sorted(k for other, k in scores if other == name))
+        yield (
+            f"{text}, {first['student']} of {own['partition']} has full marks on new figures in {by_k}; "
+            f"{share(own['value'])} at k = {first['k']} without the change."
+        )
+    yield (
+        f"Position: beside a trained skill, a new figure has full marks in {share(checks['first'])} of the texts if "
+        f"the request names it first, and in {share(checks['second'])} if second."
+    )
+    yield (
+        f"Copying: the clauses of {in_percent(checks['copied'])}% of the {checks['copied_of']} texts with two new "
+        "figures and full marks all occur in the training texts word for word."
+    )
+    clauses = ", ".join(f"{name} {count}" for name, count in checks["clauses"].items())
+    yield (
+        f"Number of clauses: texts for two new figures have this many on average: {clauses}. The control and the twin "
+        "with random weights write fewer, so not writing a second clause is a part of their failure."
+    )
+    yield (
+        "Length of the request: the control's requests have as many items as those of the other students, and every "
+        "student is trained on requests with two items."
     )
 
 
@@ -145,25 +287,6 @@ def joined_sentence(document: Mapping[str, Any]) -> Iterator[str]:
     }
     if len(found) == len(names):
         yield (f"Code that joins {names[0]}'s single-skill texts earns {in_percent(found[names[1]])}% there.")
-
-
-def introduction(document: Mapping[str, Any]) -> str:
-    """Describe the students and their training data."""
-    first = document["comparisons"][0]
-    student, control = first["student"], first["against"]["student"]
-    about = document["students"][student]
-    return (
-        f"Two language models of {about['weights'] / 1e6:.2f} million weights learn the same {whole(_texts(about))} "
-        f"short English texts from scratch. Code writes and grades the texts. Each text has {min(about['texts'])} to "
-        f"{max(about['texts'])} skills; a skill is a figure with a word, such as “simile with an owl”. {student} "
-        f"learns from requests that name all skills of a text; its control {control} from requests that name one and "
-        "say “any skill” for the others. Some skills are held out: training shows them one at a time, never "
-        "combined. The control never sees a request for two skills, so its score shows only that such requests are "
-        "necessary, not how they help. An unrequested skill costs a point, so full marks mean exactly the requested "
-        f"skills. {' '.join(joined_sentence(document))} The held-out skills are random cells (their figure and their "
-        "word are combined, each with others), "
-        f"new words and new figures (never combined). {_units(document)}"
-    )
 
 
 def _units(document: Mapping[str, Any]) -> str:
@@ -308,8 +431,10 @@ def facts(document: Mapping[str, Any]) -> Iterator[str]:
 
 def figure(result: Path) -> bytes:
     """Draw the figure, which contains the hash of its result file."""
+    study, document = study_of(result), read(result)
+    others = [("from scratch, 0.27 M", read(ROOT / SCRATCH))] if study is PRETRAINING else []
     with house_style():
-        return printed(headline_figure(read(result)), about=f"drawn from {digest(result)}").svg
+        return printed(headline_figure(document, study.lines, others), about=f"drawn from {digest(result)}").svg
 
 
 def digest(result: Path) -> str:
@@ -347,15 +472,17 @@ def named_result(readme: str) -> Path:
 
 
 def main() -> None:
-    """Write the figure, the page and the README's part."""
+    """Write the figures, the pages and the README's part."""
     file = ROOT / "README.md"
     readme = file.read_text(encoding="utf-8")
-    result = (Path.cwd() / sys.argv[1]).resolve() if len(sys.argv) > 1 else named_result(readme)
-    if result.exists():
-        (ROOT / FIGURE).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / FIGURE).write_bytes(figure(result))
-    (ROOT / PAGE).write_text(page(result), encoding="utf-8")
-    file.write_text(with_headline(readme, headline(result)), encoding="utf-8")
+    named = (Path.cwd() / sys.argv[1]).resolve() if len(sys.argv) > 1 else named_result(readme)
+    for result in {named, *(ROOT / "results" / f"{name}.json" for name in STUDIES)}:
+        study = study_of(result)
+        if result.exists():
+            (ROOT / study.figure).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / study.figure).write_bytes(figure(result))
+        (ROOT / study.page).write_text(page(result), encoding="utf-8")
+    file.write_text(with_headline(readme, headline(named)), encoding="utf-8")
 
 
 if __name__ == "__main__":
