@@ -204,10 +204,11 @@ def published(study: Study) -> Iterator[str]:
     paper = {name: [in_percent(rows[name][k - 1][0]) for k in (2, 3)] for name in ("D(1,2,3)", "D(1)")}
     scratch = next(c for c in read(ROOT / SCRATCH)["comparisons"] if c["setting"] == "new-figures")
     yield (
-        f"The paper reports for LLaMA-2-13B, trained on texts with 1 to 3 skills, full marks on {paper['D(1,2,3)'][0]}% "
-        f"and {paper['D(1,2,3)'][1]}% of the combinations of 2 and 3 skills from held-out categories (best of three; "
-        f"{paper['D(1)'][0]}% and {paper['D(1)'][1]}% after training on single skills). A model of 0.27 million "
-        f"weights from scratch has full marks on {in_percent(scratch['value'])}% of texts with 2 new figures."
+        "The paper reports for LLaMA-2-13B, trained on texts with 1 to 3 skills, full marks on "
+        f"{paper['D(1,2,3)'][0]}% and {paper['D(1,2,3)'][1]}% of the combinations of 2 and 3 skills from held-out "
+        f"categories (best of three; {paper['D(1)'][0]}% and {paper['D(1)'][1]}% after training on single skills). A "
+        f"model of 0.27 million weights from scratch has full marks on {in_percent(scratch['value'])}% of texts with 2 "
+        "new figures."
     )
 
 

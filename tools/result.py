@@ -266,6 +266,9 @@ def main() -> None:
     document = result_of(options.runs, output=options.output.as_posix())
     if options.condition:
         document["conditions"] = list(_conditions(options.condition))
+    more = [f"--condition={text}" for text in options.condition]
+    more += [f"--checks={options.checks.name}"] if options.checks else []
+    document["made_by"] = " ".join([document["made_by"], *more])
     if options.checks:
         document["checks"] = json.loads(options.checks.read_text(encoding="utf-8"))
     options.output.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
