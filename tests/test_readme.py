@@ -99,15 +99,39 @@ def test_the_graded_text_of_the_guide_is_what_the_command_prints(
     assert capsys.readouterr().out == printed
 
 
-def test_readme_and_page_are_those_of_the_result_that_the_readme_names() -> None:
-    result = readme_tool.named_result(README)
+def test_the_readme_is_that_of_the_result_that_it_names() -> None:
+    assert readme_tool.headline(readme_tool.named_result(README)) in README, "run `make readme`"
 
-    assert readme_tool.headline(result) in README, "run `make readme`"
-    assert readme_tool.page(result) == (ROOT / readme_tool.PAGE).read_text(encoding="utf-8"), "run `make readme`"
-    if result.exists():
-        drawn = (ROOT / readme_tool.FIGURE).read_text(encoding="utf-8")
-        assert f"drawn from {readme_tool.digest(result)}" in drawn, "run `make readme`"
-        assert readme_tool.figure(result).count(b"<use") == drawn.count("<use")
+
+@pytest.mark.parametrize("name", readme_tool.STUDIES)
+def test_pages_and_figures_are_those_of_their_results(name: str) -> None:
+    result, study = ROOT / "results" / f"{name}.json", readme_tool.STUDIES[name]
+
+    assert readme_tool.page(result) == (ROOT / study.page).read_text(encoding="utf-8"), "run `make readme`"
+    drawn = (ROOT / study.figure).read_text(encoding="utf-8")
+    assert f"drawn from {readme_tool.digest(result)}" in drawn, "run `make readme`"
+    assert readme_tool.figure(result).count(b"<use") == drawn.count("<use")
+
+
+@pytest.mark.parametrize("part", ["conditions", "checks"])
+def test_each_value_of_a_condition_and_of_a_check_is_on_the_page(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = json.loads((ROOT / "results/pretraining.json").read_text(encoding="utf-8"))
+    page = readme_tool.page(ROOT / "results/pretraining.json")
+
+    for path in paths_of(whole[part]):
+        if path[-1] not in ("condition", "student", "k"):
+            document = json.loads(json.dumps(whole))
+            node = document[part]
+            for name in path[:-1]:
+                node = node[name]
+            node[path[-1]] += 1
+            result = tmp_path / "pretraining.json"
+            result.write_text(json.dumps(document), encoding="utf-8")
+            with monkeypatch.context() as patched:
+                patched.setattr(readme_tool, "_named", lambda file: "results/pretraining.json")
+                assert readme_tool.page(result) != page, path
 
 
 @pytest.fixture

@@ -99,8 +99,8 @@ PRETRAINING = Study(
         "sees a request for two skills, so its score shows only that such requests are necessary."
     ),
     limits=(
-        "Limits: one small model with 4-bit starting weights, one training of each student per partition, texts "
-        "written by code, and figures instead of the paper's categories."
+        "Limits: one small model with 4-bit starting weights, one training per partition, texts by code, and figures "
+        "instead of the paper's categories."
     ),
     scope=(
         "The limits: one small model, whose starting weights are rounded to 4 bits; one training of each student per "
@@ -204,11 +204,10 @@ def published(study: Study) -> Iterator[str]:
     paper = {name: [in_percent(rows[name][k - 1][0]) for k in (2, 3)] for name in ("D(1,2,3)", "D(1)")}
     scratch = next(c for c in read(ROOT / SCRATCH)["comparisons"] if c["setting"] == "new-figures")
     yield (
-        "The paper reports for LLaMA-2-13B, trained on texts with 1 to 3 skills, full marks on "
-        f"{paper['D(1,2,3)'][0]}% and {paper['D(1,2,3)'][1]}% of the combinations of 2 and 3 skills from held-out "
-        f"categories (best of three; {paper['D(1)'][0]}% and {paper['D(1)'][1]}% after training on single skills). A "
-        f"model of 0.27 million weights from scratch has full marks on {in_percent(scratch['value'])}% of texts with 2 "
-        "new figures."
+        f"The paper reports {paper['D(1,2,3)'][0]}% and {paper['D(1,2,3)'][1]}% for LLaMA-2-13B on 2 and 3 skills of "
+        f"held-out categories (best of three; {paper['D(1)'][0]}% and {paper['D(1)'][1]}% after training on single "
+        f"skills alone). A model of 0.27 million weights from scratch earns {in_percent(scratch['value'])}% on 2 new "
+        "figures."
     )
 
 

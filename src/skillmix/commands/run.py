@@ -183,6 +183,8 @@ def next_commands(
     if scored.scores:
         rules, whose = ("default", "the default") if experiment.rules == "paper" else ("paper", "the paper's")
         found.append((["scores", name, "--rules", rules], f"the same texts, scored by {whose} rules"))
+    if any(student.model.startswith("new:") for student in experiment.students.values()):
+        found.insert(2, (["run", "pretrained"], "a pre-trained model with a shipped adapter, on the same skills"))
     again = [*changes, f"name={experiment.name}-again", f"seed={experiment.seed + 1}"]
     options = [word for change in again for word in ("--set", change)]
     found.append((["run", str(file), *options, "--dry-run"], "the cost of a repetition with another seed"))

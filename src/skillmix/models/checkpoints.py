@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from skillmix.errors import UserError
-from skillmix.files import json_object
+from skillmix.files import SHIPPED, json_object
 from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
 from skillmix.models.hub import cached_folder, hub_folder, is_hub_id
@@ -86,7 +86,8 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
 
     def folder_of(name: str) -> Path:
         if not is_hub_id(name):
-            return Path(name).expanduser()
+            own = Path(name).expanduser()
+            return own if own.exists() or not (SHIPPED / "adapters" / name).is_dir() else SHIPPED / "adapters" / name
         folder = hub_folder(name) if fetches else cached_folder(name)
         if folder is None:
             raise UserError(
