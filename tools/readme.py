@@ -82,10 +82,10 @@ PRETRAINING = Study(
     figure=Path("docs/figures/headline.svg"),
     title="# Does a pre-trained model combine skills that it never saw combined?",
     summary=(
-        "SmolLM2-135M (quantized to 4 bits) and the same network with random weights learn the same {texts} short "
-        "texts, which code writes and grades. The requests of {student} name all {low} to {high} skills of a text, "
-        "those of its control {control} name one. A skill is a figure with a word, such as “simile with an owl”. "
-        "Training shows a third of the figures, the new figures, only one at a time, never combined."
+        "SmolLM2-135M (in 4 bits) and the same network with random weights learn {texts} short texts, which code "
+        "writes and grades. The requests of {student} name all {low} to {high} skills of a text, those of its "
+        "control {control} name one. A skill is a figure with a word, such as “simile with an owl”; training never "
+        "combines the new figures."
     ),
     introduction=(
         "SmolLM2-135M ({weights:.1f} million weights, quantized to 4 bits before training) and the same network with "
