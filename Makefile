@@ -50,7 +50,7 @@ golden: $(TEST)         ## regenerate golden files; say why in the commit
 same: $(TEST)           ## what the commands print and write, compared with OLD=baseline, a revision or a folder; ONLY="PART …": these parts
 	$(BIN)/python -m tools.same check $(OLD) $(if $(ONLY),--only $(ONLY))
 
-readme: $(TEST)         ## the README's finding and figure and docs/results.md, from the result it names (RESULT=results/x.json for another)
+readme: $(TEST)         ## the README's finding, and the pages and figures of the studies, from results/*.json (RESULT=results/x.json for another finding)
 	$(BIN)/python -m tools.readme $(RESULT)
 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell

@@ -1,6 +1,6 @@
 """Write a result file from finished runs: `python -m tools.result RUN [RUN …] --output FILE`.
 
-A result file is a JSON object, and `tools/readme.py` makes the headline of the README and docs/results.md from it. All
+A result file is a JSON object, and `tools/readme.py` makes a page and the headline of the README from it. All
 scores are full marks under the first grader. With several partitions, a score is the mean over partitions, with a 95%
 interval by Student's t. With one partition, the interval is over combinations.
 
