@@ -11,6 +11,7 @@ from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
 """Shapes with about 0.27, 1 and 4 million weights, given a vocabulary of 500 words."""
 _LARGEST: Final = (1024, 32, 32)  # the largest width, number of layers and number of heads
+_SHAPE: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
 POSITIONS: Final = 2048
 """The most tokens in a text; positions have no weights."""
 
@@ -67,7 +68,7 @@ def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
                 hint="Name a local model: new:local:PATH or new:bundled:NAME.",
             )
         return CopiedShape(parsed.name)
-    match = re.fullmatch(r"(\d{1,4})x(\d{1,2})x(\d{1,2})", _NAMED.get(parsed.name, parsed.name))
+    match = _SHAPE.fullmatch(_NAMED.get(parsed.name, parsed.name))
     sizes = [int(size) for size in match.groups()] if match else []
     is_possible = bool(sizes) and all(0 < size <= most for size, most in zip(sizes, _LARGEST, strict=True))
     if not is_possible or sizes[0] % (8 * sizes[2]):  # attention kernels need heads whose size is a multiple of 8

@@ -198,7 +198,7 @@ def parse_spec(text: str) -> ModelSpec:
     name, colon, rest = text.partition(":")
     provider = _provider(name) if colon else None
     if provider is None:
-        raise UserError(f"{text!r} is not a model.", hint=_provider_hint(re.split("[:/]", text)[0]))
+        raise UserError(f"{text!r} is not a model.", hint=_provider_hint(text.partition(":")[0].partition("/")[0]))
     model, at, address = rest.partition("@") if provider.is_served else (rest, "", "")
     addresses = _addresses(address, provider) if at else ()
     if not model and provider.needs_name:
@@ -226,6 +226,7 @@ def short_spec(text: str) -> str:
     return f"{first} +{len(others)}" if others else first
 
 
+_PROVIDER_NAME: Final = re.compile("[a-z][a-z0-9_-]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
 _PATH: Final = re.compile(r"[A-Za-z0-9/._~:%+-]*")
 _PORTS: Final = {"http": 80, "https": 443}
@@ -486,7 +487,7 @@ def installed_providers() -> Mapping[str, InstalledProvider]:
     for entry in entry_points(group="skillmix.providers"):
         package = entry.dist.name if entry.dist is not None else entry.module
         rename = "Rename it in the entry points of that package, or uninstall the package."
-        if not re.fullmatch("[a-z][a-z0-9_-]*", entry.name) or entry.name == "step":  # `step:NAME` is a train step
+        if not _PROVIDER_NAME.fullmatch(entry.name) or entry.name == "step":  # `step:NAME` is a train step
             raise UserError(
                 f"The package {package!r} has a provider with the invalid name {entry.name!r}.",
                 hint=f"{rename} Names consist of lowercase letters, digits, '-' and '_', and start with a letter.",

@@ -628,7 +628,7 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
     main = main.with_training({(run.name, name): own for name, own in lineages.items()}, run_datasets(run))
     result = [line for line in (main.sentence, main.training, main.evidence) if line and (found or planned)]
-    result += example_lines(run, main, cells) if planned else []
+    result += example_lines(run, main, cells) if planned and planned[0].verdict == "supported" else []
     first = [] if run.has_outcomes else format_warnings(list(cells.values()))
     return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
 

@@ -16,7 +16,7 @@ from skillmix.commands import main as command
 from skillmix.commands.run import IN_BATCHES
 from skillmix.errors import UserError
 from skillmix.hashing import ranked
-from skillmix.models.batches import dialects
+from skillmix.models import specs
 from skillmix.runs import scheduler
 from skillmix.runs.batches import batched
 from skillmix.runs.batches.batched import BatchPace
@@ -196,7 +196,7 @@ def test_a_run_that_does_not_wait_goes_on_batch_by_batch(
 
         assert command(run) == IN_BATCHES
         said = capsys.readouterr().err
-        assert "first turns of student s: 8 calls in" in said and "rerun the same command" in said
+        assert "first turns of student s: 8 calls in" in said and "rerun the command" in said
         assert command(run) == IN_BATCHES
         assert len(stub.batches) == 1 and sum(stub.billed.values()) == 0
         status = run_status("run")
@@ -289,8 +289,8 @@ def test_batches_stay_within_the_providers_limits(
 ) -> None:
     from dataclasses import replace
 
-    small = replace(dialects.DIALECTS["openai"], most_requests=5, most_bytes=6000)
-    monkeypatch.setitem(dialects.DIALECTS, "openai", small)
+    small = replace(specs.DIALECTS["openai"], most_requests=5, most_bytes=6000)
+    monkeypatch.setitem(specs.DIALECTS, "openai", small)
     with serving(provider("openai", most_requests=5)) as stub:
         assert command(["run", str(written(in_folder, stub.address)), "--json"]) == 1
 
