@@ -15,7 +15,7 @@ from pyarrow import parquet
 from skillmix.calls import Call, Message
 from skillmix.errors import UserError
 from skillmix.exchange import export as exporting
-from skillmix.exchange.export import Row, What, export, vote_rows
+from skillmix.exchange.export import Row, What, call_rows, export, text_rows, vote_rows
 from skillmix.grading.points import StudentText
 from skillmix.runs import texts
 from skillmix.runs.run import Run, open_run
@@ -81,7 +81,8 @@ def test_parquet_has_the_table_of_all_rows_however_they_are_divided(run: Run, wh
     rows = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     path = tmp_path / "rows.parquet"
 
-    exporting.write_rows(path, exporting.rows_of(run, what, run.rules()), "parquet", at_once=7)
+    sources = {"texts": lambda: text_rows(run, run.rules()), "votes": lambda: vote_rows(run)}
+    exporting.write_rows(path, sources.get(what, lambda: call_rows(run))(), "parquet", at_once=7)
 
     table, expected = parquet.read_table(path), pyarrow.Table.from_pylist(rows)
     assert table.schema == expected.schema
@@ -151,11 +152,11 @@ def texts_of(run: Run) -> Iterator[object]:
 
 
 def text_rows_of(run: Run) -> Iterator[object]:
-    yield from exporting.rows_of(run, "texts", run.rules())
+    yield from text_rows(run, run.rules())
 
 
 def call_rows_of(run: Run) -> Iterator[object]:
-    yield from exporting.rows_of(run, "calls", run.rules())
+    yield from call_rows(run)
 
 
 @pytest.mark.parametrize("source", [texts_of, text_rows_of, vote_rows, call_rows_of])

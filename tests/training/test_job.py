@@ -58,13 +58,22 @@ def test_the_hash_is_of_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ({}, ["kind", "hash", "k", "combinations"]),
         ({**ABOUT, "kind": "model"}, ["kind"]),
-        ({**ABOUT, "hash": 7, "k": [0, -1, "2", True]}, ["hash", "k.0", "k.1", "k.2", "k.3"]),
+        (
+            {**ABOUT, "hash": 7, "k": [0, -1, "2", True]},
+            ["hash", "k, entry 1", "k, entry 2", "k, entry 3", "k, entry 4"],
+        ),
         ({**ABOUT, "k": 3, "combinations": "aa"}, ["k", "combinations"]),
-        ({**ABOUT, "combinations": [None, 1]}, ["combinations.0", "combinations.1"]),
-        ({**ABOUT, "counts": {"train": -4, "k": {"1": -1}, "full_marks": [3]}}, ["counts.train", "counts.k.1"]),
-        ({**ABOUT, "counts": {"generated": {"one": 1}}}, ["counts.generated.one"]),
-        ({**ABOUT, "counts": {"pairs": [["a", "b"]]}, "skill_sets": [[1]]}, ["counts.pairs.0", "skill_sets.0.0"]),
-        ({**ABOUT, "written_by": [{"run": "r", "texts": -1}]}, ["written_by.0.student", "written_by.0.texts"]),
+        ({**ABOUT, "combinations": [None, 1]}, ["combinations, entry 1", "combinations, entry 2"]),
+        ({**ABOUT, "counts": {"train": -4, "k": {"1": -1}, "full_marks": [3]}}, ["counts, train", "counts, k, 1"]),
+        ({**ABOUT, "counts": {"generated": {"one": 1}}}, ["counts, generated, one"]),
+        (
+            {**ABOUT, "counts": {"pairs": [["a", "b"]]}, "skill_sets": [[1]]},
+            ["counts, pairs, entry 1", "skill_sets, entry 1, entry 1"],
+        ),
+        (
+            {**ABOUT, "written_by": [{"run": "r", "texts": -1}]},
+            ["written_by, entry 1, student", "written_by, entry 1, texts"],
+        ),
         ([], ["JSON object"]),
         ("{", ["JSON"]),
         ("[" * 100_000, ["nested too deeply"]),

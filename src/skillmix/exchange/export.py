@@ -37,10 +37,8 @@ def export(run_name: str, *, what: What, file_format: Format, rules: str | None,
     try:
         with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as workshop:
             new = Path(workshop) / path.name
-            rows = (
-                _text_rows(run, chosen) if what == "texts" else vote_rows(run) if what == "votes" else _call_rows(run)
-            )
-            _write_rows(new, rows, file_format)
+            rows = text_rows(run, chosen) if what == "texts" else vote_rows(run) if what == "votes" else call_rows(run)
+            write_rows(new, rows, file_format)
             new.replace(path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.", hint="Choose another --output.") from None
@@ -97,7 +95,7 @@ def _about(run: str, text: StudentText, facts: TextFacts) -> Row:
     }
 
 
-def _text_rows(run: Run, rules: Rules) -> Iterator[Row]:
+def text_rows(run: Run, rules: Rules) -> Iterator[Row]:
     """Yield one row for each text and grader; an ungraded text has one row without a grader."""
     reader, name = TextFactsReader(run, rules), run.name
     with run.read() as journal:
@@ -160,7 +158,7 @@ def _problem_of(call: Call) -> str | None:
     return call.outcome.reason if isinstance(call.outcome, CallProblem) else None
 
 
-def _call_rows(run: Run) -> Iterator[Row]:
+def call_rows(run: Run) -> Iterator[Row]:
     """Yield one row for each call, with the full messages."""
     with run.read() as journal:
         source = chain(journal.calls("generate"), journal.calls("grade"))
@@ -188,7 +186,7 @@ _CALLS_AT_ONCE: Final = 1_000  # the number of calls whose messages are read tog
 _ROWS_AT_ONCE: Final = 5_000  # the number of rows in a Parquet row group, which is built in memory
 
 
-def _write_rows(path: Path, rows: Iterable[Row], file_format: Format) -> None:
+def write_rows(path: Path, rows: Iterable[Row], file_format: Format, *, at_once: int = _ROWS_AT_ONCE) -> None:
     """Write rows to a file while they are generated.
 
     The first value of a column may come late. Rows of a Parquet file are therefore written as JSON lines first, to find
@@ -198,7 +196,7 @@ def _write_rows(path: Path, rows: Iterable[Row], file_format: Format) -> None:
     schema: Any = None
     source = iter(rows)
     with lines.open("w", encoding="utf-8") as file:
-        while chunk := list(islice(source, _ROWS_AT_ONCE if file_format == "parquet" else 1)):
+        while chunk := list(islice(source, at_once if file_format == "parquet" else 1)):
             file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in chunk)
             if file_format == "parquet":
                 arrow = _pyarrow("pyarrow")
@@ -208,6 +206,6 @@ def _write_rows(path: Path, rows: Iterable[Row], file_format: Format) -> None:
         return
     arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
     with lines.open(encoding="utf-8") as file, parquet.ParquetWriter(path, schema or arrow.schema([])) as writer:
-        while chunk := [json.loads(line) for line in islice(file, _ROWS_AT_ONCE)]:
+        while chunk := [json.loads(line) for line in islice(file, at_once)]:
             writer.write_table(arrow.Table.from_pylist(chunk, schema=schema))
     lines.unlink()
