@@ -222,7 +222,7 @@ def test_gates_that_fail_are_in_the_headline_and_on_the_page(result: Path) -> No
 
     failed = f"1 of {len(document['gates'])} preconditions fail, by 0.440 at most."
     assert failed in readme_tool.headline(result).replace("\n", " ")
-    assert "**Gates that fail:** m123, train, k = 1: 0.410, at least 0.85." in readme_tool.page(result)
+    assert "**Gates that fail:** m123, train, k = 1: 0.410 (required: 0.85)." in readme_tool.page(result)
 
 
 def test_make_targets_exist() -> None:

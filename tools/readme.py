@@ -83,9 +83,9 @@ PRETRAINING = Study(
     title="# Does a pre-trained model combine skills that it never saw combined?",
     summary=(
         "SmolLM2-135M (in 4 bits) and the same network with random weights learn {texts} short texts, which code "
-        "writes and grades. The requests of {student} name all {low} to {high} skills of a text, those of its "
-        "control {control} name one. A skill is a figure with a word, such as “simile with an owl”; training never "
-        "combines the new figures."
+        "writes and grades. A skill is a figure with a word, such as “simile with an owl”; training shows new figures "
+        "alone, never combined. Requests of {student} name all {low} to {high} skills of a text, those of its control "
+        "{control} one."
     ),
     introduction=(
         "SmolLM2-135M ({weights:.1f} million weights, quantized to 4 bits before training) and the same network with "
@@ -93,14 +93,16 @@ PRETRAINING = Study(
         "the texts. Each text has {low} to {high} skills; a skill is a figure with a word, such as “simile with an "
         "owl”. {student} learns from requests that name all skills of a text, and so does its twin with random "
         "weights; the control {control} learns from requests that name one and say “any skill” for the others. Some "
-        "skills are held out: training shows them one at a time, never combined. New figures are never combined with "
-        "any word, new words with any figure, and random cells are new pairs of a combined figure and a combined "
-        "word. An unrequested skill costs a point, so full marks mean exactly the requested skills. The control never "
-        "sees a request for two skills, so its score shows only that such requests are necessary."
+        "skills are held out: training shows them one at a time, never combined. New figures are never combined "
+        "with any word, new words with any figure, and random cells are new pairs of a combined figure and a combined "
+        "word; in the setting both new, figure and word are new. An unrequested skill costs the point for sense, so "
+        "full marks mean exactly the requested skills. The control never sees a request for two skills, so its score "
+        "shows only that such requests are necessary. m12 learned as many texts with one and two skills. worked is the "
+        "untuned model with worked examples in its prompt."
     ),
     limits=(
-        "Limits: one small model with 4-bit starting weights, one training per partition, texts by code, and figures "
-        "instead of the paper's categories."
+        "Limits: one small model, one training per partition, texts by code, and figures instead of the paper's "
+        "categories."
     ),
     scope=(
         "The limits: one small model, whose starting weights are rounded to 4 bits; one training of each student per "
@@ -131,8 +133,8 @@ def headline(result: Path) -> str:
         return "\n\n".join([start, PENDING, END])
     document = read(result)
     study = study_of(result)
-    more = f"[All numbers and methods]({study.page.as_posix()})."
-    caveats = " ".join([conditions(document), *failed_gates(document), *published(study), study.limits, more])
+    more = f"[All numbers]({study.page.as_posix()})."
+    caveats = " ".join([conditions(document), *failed_gates(document), *published(study, document), study.limits, more])
     described = _wrapped(_described(study.summary, document))
     return "\n\n".join([start, described, claim_table(document), _wrapped(caveats), END])
 
@@ -145,7 +147,7 @@ def page(result: Path) -> str:
         return "\n\n".join([*start, PENDING]) + "\n"
     document = read(result)
     introduction = " ".join([_described(study.introduction, document), *joined_sentence(document)])
-    parts = [*start, introduction, " ".join([*published(study), study.scope])]
+    parts = [*start, introduction, " ".join([*published(study, document), study.scope])]
     parts += [_picture(result, study.figure.relative_to("docs"))]
     parts += ["## Planned comparisons", ORDER, "\n".join(f"- {sentence}" for sentence in findings(document))]
     if len(document["comparisons"][0]["by_partition"]) > MANY:
@@ -195,7 +197,7 @@ def _described(prose: str, document: Mapping[str, Any]) -> str:
     return f"{prose.format(**numbers, **counts, student=student, control=control['student'])} {_units(document)}"
 
 
-def published(study: Study) -> Iterator[str]:
+def published(study: Study, document: Mapping[str, Any]) -> Iterator[str]:
     """State the paper's scores on held-out categories, and the score of the models from scratch, for comparison."""
     if study is not PRETRAINING:
         return
@@ -203,11 +205,16 @@ def published(study: Study) -> Iterator[str]:
     rows = {row["trained_on"]: row["values"] for row in tables["table_10"]["rows"] if row["setting"] == "held-out"}
     paper = {name: [in_percent(rows[name][k - 1][0]) for k in (2, 3)] for name in ("D(1,2,3)", "D(1)")}
     scratch = next(c for c in read(ROOT / SCRATCH)["comparisons"] if c["setting"] == "new-figures")
+    own = {
+        row["k"]: in_percent(row["best"]["value"])
+        for row in document["scores"]
+        if (row["student"], row["setting"]) == (document["comparisons"][0]["student"], "new-figures")
+    }
     yield (
-        f"The paper reports {paper['D(1,2,3)'][0]}% and {paper['D(1,2,3)'][1]}% for LLaMA-2-13B on 2 and 3 skills of "
-        f"held-out categories (best of three; {paper['D(1)'][0]}% and {paper['D(1)'][1]}% after training on single "
-        f"skills alone). A model of 0.27 million weights from scratch earns {in_percent(scratch['value'])}% on 2 new "
-        "figures."
+        f"Best of three: {own[2]}% and {own[3]}% with 2 and 3 new figures; the paper reports {paper['D(1,2,3)'][0]}% "
+        f"and {paper['D(1,2,3)'][1]}% for LLaMA-2-13B on held-out categories ({paper['D(1)'][0]}% and "
+        f"{paper['D(1)'][1]}% after single skills alone). A model of 0.27 million weights from scratch: "
+        f"{in_percent(scratch['value'])}% of single texts with 2."
     )
 
 
@@ -234,8 +241,9 @@ def attacks(document: Mapping[str, Any]) -> Iterator[str]:
         f"the request names it first, and in {share(checks['second'])} if second."
     )
     yield (
-        f"Copying: the clauses of {in_percent(checks['copied'])}% of the {checks['copied_of']} texts with two new "
-        "figures and full marks all occur in the training texts word for word."
+        f"Copying: the clauses of {in_percent(checks['copied'])}% of the {checks['copied_of']} texts by "
+        f"{first['student']} of {own['partition']} with two new figures and full marks all occur in the training texts "
+        "word for word."
     )
     clauses = ", ".join(f"{name} {count}" for name, count in checks["clauses"].items())
     yield (
@@ -262,7 +270,10 @@ def claim_table(document: Mapping[str, Any]) -> str:
 
 def conditions(document: Mapping[str, Any]) -> str:
     """Explain the numbers in the table, and state the condition of each claim."""
-    smallest = f"Shares are of single texts; a claim needs a gain of {share(SMALLEST_GAIN)}."
+    smallest = (
+        f"Shares are of single texts, p is the largest so far, and a claim needs a gain of {share(SMALLEST_GAIN)} or "
+        "more."
+    )
     conditions = [one["condition"] for one in document["comparisons"]]
     return " ".join([smallest, *(f"Claim {row}: {text}" for row, text in enumerate(conditions, start=1) if text)])
 
@@ -286,7 +297,10 @@ def joined_sentence(document: Mapping[str, Any]) -> Iterator[str]:
         if row["student"] in names and (row["setting"], row["k"]) == (first["setting"], first["k"])
     }
     if len(found) == len(names):
-        yield (f"Code that joins {names[0]}'s single-skill texts earns {in_percent(found[names[1]])}% there.")
+        yield (
+            f"On the skills of claim 1, code that joins {names[0]}'s single-skill texts earns "
+            f"{in_percent(found[names[1]])}%."
+        )
 
 
 def _units(document: Mapping[str, Any]) -> str:
@@ -365,13 +379,13 @@ def gates(document: Mapping[str, Any]) -> list[str]:
     head = f"Single-text scores that the comparisons require; {held} of {len(document['gates'])} hold:"
     return [
         head,
-        "\n".join(f"- {_gate(gate)}: {'holds' if gate['holds'] else '**fails**'}" for gate in document["gates"]),
+        "\n".join(f"- {_gate(gate)}: {'met' if gate['holds'] else '**not met**'}" for gate in document["gates"]),
     ]
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
     place = f"{gate['student']}, {gate['setting'].replace('-', ' ')}, k = {gate['k']}"
-    return f"{place}: {gate['value']:.3f}, at least {gate['least']:.2f}"
+    return f"{place}: {gate['value']:.3f} (required: {gate['least']:.2f})"
 
 
 def partition_table(document: Mapping[str, Any]) -> str:
