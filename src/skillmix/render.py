@@ -47,7 +47,7 @@ def one_line(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a number with its noun.
+    """Format a count with its noun in the singular or the plural.
 
     >>> plural(1, "word"), plural(2000, "word")
     ('1 word', '2,000 words')
@@ -56,7 +56,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
-    """Format a number with its noun and a verb.
+    """Format a count with its noun and a verb that agrees with it.
 
     >>> are(1, "text"), are(2, "text"), are(1, "text", verb=("has", "have"))
     ('1 text is', '2 texts are', '1 text has')
@@ -65,7 +65,7 @@ def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names as in a sentence.
+    """Join names with commas and a final "and".
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
@@ -87,7 +87,7 @@ _LONGEST_QUOTE: Final = 60
 
 
 def shortened(words: str) -> str:
-    r"""Shorten a quotation to one line of sixty characters.
+    r"""Shorten a quotation to one line of at most sixty characters.
 
     >>> shortened("Sure,\nhere it is")
     'Sure, here it is'
@@ -97,7 +97,7 @@ def shortened(words: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """Format a score as the paper prints it.
+    """Format a score with two decimals and without a leading zero, as in the paper.
 
     >>> share(0.37), share(1.0), share(-0.37), share(-0.001), share(None)
     ('.37', '1.00', '−.37', '.00', '–')
@@ -171,7 +171,7 @@ def signed_points(value: float) -> str:
 
 
 def points_interval(low: float | None, high: float | None, *, is_signed: bool = False) -> str:
-    """Format the ends of an interval as whole percentages; empty if there is no interval.
+    """Format the ends of an interval as whole percentages; return an empty string if there is no interval.
 
     >>> points_interval(0.5, 0.83), points_interval(-0.1, 0.2, is_signed=True), points_interval(None, None)
     ('50 to 83', '−10 to +20', '')
@@ -258,7 +258,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a whole percentage that is 100 only when everything is done.
+    """Format a share as a whole percentage, rounded down, so that 100% means that everything is done.
 
     >>> percent(0.0), percent(0.427), percent(0.999), percent(1.0)
     ('0%', '42%', '99%', '100%')
@@ -267,9 +267,9 @@ def percent(share: float) -> str:
 
 
 _LEAST_ALIKE: Final = 0.65
-"""The minimum similarity of a suggestion, from 0 to 1."""
+"""The minimum similarity, from 0 to 1, at which a name is suggested."""
 _CLEAR: Final = 0.85
-"""The similarity above which a suggestion is likely to be right. A shared word counts as much as this similarity."""
+"""The similarity from which a suggestion is probably right; names that share a word have at least this similarity."""
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
@@ -297,7 +297,7 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
 
 
 def name_hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
-    """Make a hint that suggests a close name, if there is one, before other help.
+    """Make a hint that starts by suggesting a close name, if there is one.
 
     >>> name_hint("quikstart", ["quickstart", "smoke"], otherwise="Runs here: quickstart, smoke.")
     'Did you mean "quickstart"? Runs here: quickstart, smoke.'
@@ -309,7 +309,7 @@ def name_hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Ask whether a close name was meant; empty if no known name is close.
+    """Ask whether a close name was meant; return an empty string if no known name is close.
 
     >>> did_you_mean("ful_marks", ["full_marks", "all_skills"])
     'Did you mean "full_marks"?'
@@ -319,9 +319,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    r"""Format rows under a header.
+    r"""Format a Markdown table.
 
-    Columns in `right` are right-aligned; scores with intervals are aligned by their points.
+    Columns in `right` are right-aligned; scores with intervals are aligned at their decimal points.
 
     >>> rows = [["a|b", "1", ".50 [.10, .90]"], ["c", "12", "1.00 [.44, 1.00]"]]
     >>> print(markdown_table(["name", "n", "score"], rows, right=frozenset({1})))
@@ -349,11 +349,11 @@ _SCORE: Final = re.compile(r"[+−]?\d?\.\d\d(?= \[|$)|–$")
 
 
 WIDTH: Final = 100
-"""The width in columns into which all terminal output fits."""
+"""The maximum width of terminal output, in columns."""
 
 
 def wrapped(text: str, *, indent: int = 0) -> str:
-    """Wrap a text to the width of the terminal. Its own line breaks are kept, and later lines are indented.
+    """Wrap a text to `WIDTH` columns; keep its line breaks, and indent continuation lines.
 
     >>> print(wrapped("word " * 25 + "end", indent=2))
     word word word word word word word word word word word word word word word word word word word word
@@ -367,7 +367,7 @@ def wrapped(text: str, *, indent: int = 0) -> str:
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str], *, marked: Sequence[bool] = ()) -> str:
-    """Set pairs of paragraphs side by side in two columns. A star marks the chosen pairs.
+    """Format pairs of paragraphs side by side in two columns, with a star before each marked pair.
 
     >>> print(side_by_side(["tuned", "+ topic"], ["base", "- topic: no word of it"], marked=[False, True]))
       tuned                                             base
@@ -418,7 +418,7 @@ def panels(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, 
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Format rows under a header as HTML with every cell escaped. The columns in `right` are aligned to the right.
+    """Format an HTML table, with every cell escaped and the columns in `right` aligned to the right.
 
     >>> html_table(["name"], [["<b>"]])
     '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
@@ -434,7 +434,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: f
 
 
 SIGNS: Final = {True: "+", False: "-", None: "?"}
-"""The symbols of an earned, a denied and an undecided point."""
+"""The symbols for an earned, a denied and an undecided point."""
 CUT: Final = "the token limit cut the reply"
 
 
@@ -457,7 +457,7 @@ def grounds(
 
 
 def remark_on(reason: str | None, *, woven: bool | None = None, grader_words: str | None = None) -> str | None:
-    """Return a remark about a point besides the words that show the skill; None if there is nothing to say.
+    """Return why a point was denied, that the skill is off topic, or the grader's comment; None if none applies.
 
     >>> remark_on(None, woven=False)
     'not about the topic'
@@ -470,7 +470,7 @@ def remark_on(reason: str | None, *, woven: bool | None = None, grader_words: st
 
 
 def point_line(name: str, point: bool | None, words: str) -> str:
-    """Format a criterion with its sign and its grounds.
+    """Format a criterion with the symbol for its point and the grounds for the decision.
 
     >>> point_line("length", False, "it has 3 sentences where 1 is allowed")
     '- length: it has 3 sentences where 1 is allowed'

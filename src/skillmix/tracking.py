@@ -23,7 +23,7 @@ from skillmix.scores.sentences import scored_run
 
 
 class Tracker(Protocol):
-    """Open curves, which are continued after an interruption."""
+    """A destination for curves, which a resumed run continues."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         """Add a point to each curve in `values`."""
@@ -43,7 +43,7 @@ class TrackedPart:
     folder: Path
 
     def key(self, tracker: str) -> str:
-        """Return the part's id at a tracker, which survives an interruption and changes if the folder was deleted."""
+        """Return the part's id in a tracker, which is kept in the folder and changes only if that is deleted."""
         file = self.folder / f"{tracker}-{self.name}.id"
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class TensorboardFiles:
         self._writer = Writer(str(part.folder / "tensorboard" / part.name))
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
-        """Write a scalar for each value; values that were logged survive a kill."""
+        """Write a scalar for each value, and flush the file, so that the values survive if the process is killed."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -71,7 +71,7 @@ class TensorboardFiles:
 
 
 class WandbRun:
-    """A run of Weights & Biases, to which only the facts and the values are sent."""
+    """A run in Weights & Biases, to which only the facts and the values are sent."""
 
     def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         import wandb
@@ -93,7 +93,7 @@ class WandbRun:
         self._run.define_metric("*", step_metric="step")
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
-        """Log the values and the step as one more value, because a resumed training run logs some steps again."""
+        """Log the values, with the step as an additional value, because resumed training logs some steps again."""
         self._run.log({**values, "step": step})
 
     def end(self) -> None:
@@ -108,7 +108,7 @@ _LONGEST_FACT = 250
 
 
 class MlflowRun:
-    """A run of MLflow, in the experiment `skillmix`."""
+    """A run in MLflow, in the experiment `skillmix` unless MLFLOW_EXPERIMENT_NAME names another."""
 
     def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         from mlflow.tracking import MlflowClient
@@ -141,7 +141,7 @@ class MlflowRun:
 
 
 FOLDER: Final = "tracking"
-"""The folder in a run with the trackers' files; it may be deleted."""
+"""The folder inside a run that contains the trackers' files; it may be deleted."""
 
 
 TRACKERS: Final[dict[str, Callable[[TrackedPart, Mapping[str, str]], Tracker]]] = {
@@ -163,7 +163,7 @@ def require_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """The trackers for one part of a run, open during a block."""
+    """A context manager that keeps the trackers for one part of a run open."""
 
     def __init__(self, names: Sequence[str], part: TrackedPart, facts: Mapping[str, str]) -> None:
         self._open: dict[str, Tracker] = {}
@@ -188,7 +188,7 @@ class Tracking:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Continue without a tracker that fails, because its server may be gone and the run does not need it."""
+        """Drop a tracker that fails and log a warning, because the run does not need it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # other people's code must not stop hours of training
@@ -198,11 +198,11 @@ class Tracking:
 
 
 SCORES = "scores"
-"""The name of a run's scores in trackers."""
+"""The name under which trackers show a run's scores."""
 
 
 def track_scores(run: Run, names: Sequence[str]) -> None:
-    """Show a run's scores in its trackers; do nothing without trackers or if the run has no scores."""
+    """Send a run's scores to its trackers; do nothing if there are no trackers or no scores."""
     points = score_points(scored_run(run).scores) if names and not run.has_outcomes else {}
     if not points:
         return
@@ -213,7 +213,7 @@ def track_scores(run: Run, names: Sequence[str]) -> None:
 
 
 def score_points(scores: Iterable[CellScore]) -> dict[int, dict[str, float]]:
-    """Return the values and interval ends of all scores that have a value, by k."""
+    """Map each k to the values and interval ends of its scores; omit scores without a value."""
     points: dict[int, dict[str, float]] = {}
     for score in scores:
         if score.sets != "all" or score.value is None:

@@ -40,7 +40,7 @@ _MOST_CACHED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class CodeEvidence:
-    """What code found in a text: the words that show each requested skill, and any unrequested skills."""
+    """The evidence that code found in a text: the words that show each requested skill, and any unrequested skills."""
 
     words: tuple[str | None, ...]
     unrequested: tuple[str, ...]
@@ -59,7 +59,7 @@ _CUT: Final = " […] truncated; the full text is in the journal"
 
 
 class Chunks:
-    """Numbered items of one kind, stored in files of limited size."""
+    """A writer that numbers the items of one kind and stores them in files of limited size."""
 
     def __init__(self, kind: str, write: Callable[[str, str], None]) -> None:
         self._kind = kind
@@ -99,7 +99,7 @@ class Chunks:
 
 
 def script(kind: str, number: int, encoded: str) -> str:
-    """Make a file that passes its data to the page; it is in ASCII, so no encoding can change it."""
+    """Make a script file that passes its data to the page; it is ASCII, so that its encoding does not matter."""
     return f'skillmix("{kind}",{number},{encoded});\n'
 
 
@@ -144,7 +144,7 @@ class RunArchive:
         self._unreadable: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add_talk(self, conversation: ConversationKey, calls: Sequence[Call], journal: JournalReader) -> None:
-        """Write a student's part of a conversation."""
+        """Write a student's conversation, without the votes on its text."""
         last = calls[-1]
         replies = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
         shown = []
@@ -270,7 +270,7 @@ class RunArchive:
         return evidence is not None and ballot.grader in evidence.reasons
 
     def remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
-        """Return, by criterion, why the point was lost (from code or the grader) or that a skill is off topic."""
+        """Return a remark or None for each criterion: why its point was lost or, for a skill, that it is off topic."""
         text = ballot.text
         denials = self.denials.get(text.conversation, {})
         evidence = self.evidence.get(text.conversation) if self.has_code(ballot) else None
@@ -315,7 +315,7 @@ _Key = TypeVar("_Key", str, tuple[str, str])
 
 
 def _number(numbers: dict[_Key, int], name: _Key) -> int:
-    """Return the number of a name, and assign the next number to a new name."""
+    """Return the number of a name; a new name gets the next number."""
     return numbers.setdefault(name, len(numbers))
 
 
@@ -341,7 +341,7 @@ class Archive:
         return self.runs[-1]
 
     def introduce(self, run: str, students: Iterable[str], graders: Iterable[str]) -> None:
-        """Fix the order in which the page lists students and graders."""
+        """Number students and graders in advance, which fixes the order in which the page lists them."""
         for student in students:
             _number(self._students, (run, student))
         for grader in graders:
@@ -352,7 +352,7 @@ class Archive:
         return _number(self._graders, (run, grader))
 
     def lines(self, content: str) -> str:
-        """Return the numbers of a prompt's lines, and write lines that are new."""
+        """Return the numbers of a prompt's lines, separated by commas, and write the lines that are new."""
         numbers = []
         for line in content.split("\n"):
             if line not in self._lines:
@@ -441,7 +441,7 @@ class Archive:
         ]
 
     def _add_pairs(self, report: Report, numbers: Mapping[str, int]) -> list[list[object]]:
-        """Write every pair of students of a run that share a complete combination, up to a limit."""
+        """Write the comparison of each pair of students in a run that share a complete combination, up to a limit."""
         cells = by_key(report.cells)
         known: dict[tuple[str, str, str], list[PairRow]] = {}
         for compared in report.comparisons:
@@ -462,7 +462,7 @@ class Archive:
 
 
 def _encoded_pair(row: PairRow, first: Cell, second: Cell, numbers: Mapping[str, int]) -> dict[str, object]:
-    """Encode a row for the page, with the best text of each student on combinations where they differ.
+    """Encode a row for the page, with each student's best text for every combination on which they differ.
 
     `differences` lists second minus first, followed by first minus second.
     """
@@ -501,7 +501,7 @@ def _encoded_pair(row: PairRow, first: Cell, second: Cell, numbers: Mapping[str,
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[RunArchive]) -> list[Combination]:
-    """Order combinations cell by cell, so that the page of a cell loads few files, followed by the rest."""
+    """Order combinations cell by cell, then all others, so that the page loads few files for a cell."""
     order: dict[str, Combination] = {}
     samples = {run.run: run.sample for run in runs}
     for cell in cells:

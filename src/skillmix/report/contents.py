@@ -90,7 +90,7 @@ def contents_of(report: Report, *, figures: bool = False) -> Contents:
 
 
 def styled_figures(report: Report, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of every figure in a style for a paper or a talk, as PDF and PNG."""
+    """Yield the file name and content of every figure as PNG and PDF, in a style for papers or slides."""
     with house_style(style):
         for drawing, figure in drawings(report):
             if figure is not None:
@@ -99,7 +99,7 @@ def styled_figures(report: Report, style: FigureStyle) -> Iterator[tuple[str, by
 
 
 def drawings(report: Report) -> Iterator[tuple[Drawing, Figure | None]]:
-    """Yield every figure that a report can have, in the order of the page, drawn if the runs have the data."""
+    """Yield every possible figure of a report in page order; the figure is None if the runs lack the data."""
     listed: list[Drawing] = []
     for item, make in FIGURES:
         listed += make(report) if isgeneratorfunction(make) else [drawing_of(item.figure, make)]

@@ -30,16 +30,16 @@ def term_id(name: str) -> str | None:
 
 
 def simulated_models(report: Report) -> str:
-    """Return sentences that list scripted students, graders and raters, and students that are code; often empty."""
+    """List scripted students, graders and raters, and students that are code, in sentences; empty if there are none."""
     facts = {run.name: run for run in report.runs}
     keys = dict.fromkeys(cell.key for cell in report.all_cells)
     students = {report.label(key.run, key.student): facts[key.run].students.get(key.student, "") for key in keys}
     graders = {report.label(key.run, key.grader): facts[key.run].graders.get(key.grader, "") for key in keys}
 
     def named(role: str, specs: Mapping[str, str], start: str) -> tuple[str, int]:
-        """Return which models of a role have model strings with this start, and how many there are.
+        """Name the models of a role whose model strings start with `start`, and count them.
 
-        The models are listed only if the role also has other models.
+        The names are listed only if the role also has other models.
         """
         names = [name for name, spec in specs.items() if spec.startswith(start)]
         which = "" if len(names) == len(specs) else f" {listed(names)}" if names else ""
@@ -128,14 +128,14 @@ Block = TableBlock | ReportFigure
 
 
 def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
-    """Return the blocks of a section; all tables of a family appear at the position of the first."""
+    """Yield the blocks of a section; all tables of a family appear in the position of the first one."""
     every = list(items)
     families = set[str]()
     for item in every:
         if isinstance(item, ReportFigure):
             yield item
         elif not item.family:
-            # the table is too wide and repeats the same metrics under several groups
+            # split a table by metric if it is too wide and repeats the metrics under several groups
             is_wide = len(item.columns) > _WIDEST and len(_grouped(item)) > 1
             views = _metric_views([item], [TableBody("", "", ())]) if is_wide else [_plain_view(item, "")]
             is_long = not item.is_detail and len(item.rows) > LONG
@@ -168,7 +168,7 @@ def _plain_view(table: ReportTable, label: str) -> TableView:
 
 
 def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
-    """Return the column index of each heading, by group; columns without a group identify the rows."""
+    """Map each group to the column indexes of its headings; columns without a group identify the rows."""
     grouped: dict[str, dict[str, int]] = {}
     column = 0
     for heading, width in table.groups:
@@ -212,7 +212,7 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
 def _view(
     tables: Sequence[ReportTable], bodies: Sequence[TableBody], name: str, chosen: Sequence[tuple[str, str, str]]
 ) -> TableView:
-    """Return the columns that identify the rows, followed by the columns chosen by heading, group and metric."""
+    """Make a view with the identifying columns, then one column per choice of a heading, a group and a metric."""
     first = tables[0]
     heads = 0 if first.groups[0][0] else first.groups[0][1]
     made = []
@@ -229,7 +229,7 @@ ASSETS: Final = (
     *("report.css", "texts.css"),
     *("page.js", "data.js", "search.js", "cards.js", "texts.js", "compare.js"),
 )
-# Characters that a browser would interpret or a reader cannot see: controls, direction marks, invisible letters.
+# Characters that a browser would interpret or a reader cannot see: control, bidi and other invisible characters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -239,7 +239,7 @@ _CODE = re.compile("`([^`\n]+)`")
 
 
 def asset(name: str) -> str:
-    """Read a file that ships with the package."""
+    """Read one of the template, style and script files that ship with the package."""
     return (FILES / name).read_text(encoding="utf-8")
 
 
@@ -293,17 +293,17 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
 
 
 def texts_page(report: Report) -> str:
-    """Return the page that shows texts, which a script fills."""
+    """Make the page for texts; a script fills it in the browser."""
     return page_environment().from_string(asset("texts.html")).render(title=_title(report))
 
 
 def compare_page(report: Report) -> str:
-    """Return the page on which a reader selects two students, which a script fills."""
+    """Make the page that compares two selected students; a script fills it in the browser."""
     return page_environment().from_string(asset("compare.html")).render(title=_title(report))
 
 
 def page_environment() -> Environment:
-    """Return the environment with the functions for all page templates; it escapes all text from outside."""
+    """Make the Jinja environment for all page templates, which escapes all text from outside."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     kinds = {ScoreEntry: "score", str: "words", ReportFigure: "figure", TableBlock: "table"}
     environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
@@ -327,7 +327,7 @@ def prose(text: object) -> Markup:
 
 
 def visible(text: object) -> str:
-    """Return the text with the code of each hidden character in its place.
+    """Replace each hidden character with its code point.
 
     >>> visible("a\u202eb")
     'a⟨U+202E⟩b'

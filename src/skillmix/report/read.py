@@ -140,7 +140,7 @@ def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, C
 
 
 def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell]) -> Iterator[TemplateBaseline]:
-    """Compute the template student's scores by setting and k, over combinations that have a clause for every skill.
+    """Compute the template student's scores by setting and k, over combinations for whose skills it has clauses.
 
     Yield nothing if the catalog has no clauses or contains untrusted code of its own.
     """
@@ -181,7 +181,7 @@ def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]])
 
 
 def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -> Report:
-    """Read the journals of some runs once each, and judge them together."""
+    """Read the journal of each run once, and judge the runs together."""
     parts = []
     for run in runs:
         say(f"report: reading {run.path}")
@@ -229,7 +229,7 @@ def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -
 def definitions_of(
     catalogs: Iterable[tuple[str, Catalog, str | None]], skills: Iterable[str]
 ) -> dict[str, SkillDefinition]:
-    """Return the definition of each skill from runs given as name, catalog and partition; the first catalog counts."""
+    """Return each skill's definition from the first run that has it; runs are given as name, catalog and partition."""
     listed = list(catalogs)
     found: dict[str, SkillDefinition] = {}
     for name in sorted(set(skills)):
@@ -270,7 +270,7 @@ def _joined(parts: Sequence[Report]) -> Report:
 
 
 def _examples_of(report: Report, archive: Archive) -> Iterator[ExampleText]:
-    """Yield the text of each student of the main result on the combination of the example."""
+    """Yield one text from each student of the main result, all on the same combination."""
     archived_ids = set[str]().union(*(own.combinations for own in archive.runs))
     found = example_of(report.result, by_key(report.cells), among=archived_ids)
     if found is None:

@@ -61,7 +61,7 @@ class ReportOptions:
 
     @property
     def words(self) -> list[str]:
-        """Return the options as command-line words."""
+        """Return the command-line arguments for all options that differ from their defaults, except the style."""
         rules = ["--rules", self.rules] if self.rules else []
         tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens not in (None, CORPUS_TOKENS) else []
         tokens += ["--frequencies", self.frequencies.file] if self.frequencies else []
@@ -100,7 +100,7 @@ class RunFacts:
     train_seeds: Mapping[str, int] = field(default_factory=dict)
     """The seed of each train step."""
     families: Mapping[str, str] = field(default_factory=dict)
-    """The names in the file of students that the file repeats for seeds, partitions or values of a matrix."""
+    """For students that the file repeats over seeds, partitions or values of a matrix, their names in the file."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the catalog and of prompt sets, by name."""
     shown_texts: int | None = None
@@ -109,7 +109,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Skills that code found in one student's texts at one k, both requested and not requested."""
+    """The numbers of requested and unrequested skills that code found in one student's texts at one k."""
 
     run: str
     student: str
@@ -123,14 +123,14 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class CellTexts:
-    """To what extent the texts of one cell are templates, or near-copies of examples in the prompts."""
+    """The extent to which the texts of one cell reuse a template or nearly copy examples from the prompts."""
 
     key: CellKey
     texts: int
     full_marks: int
     """The number of texts with full marks."""
     repeated: int | None
-    """The number that show every skill in the same words as a text on another combination, ignoring topic words.
+    """The number of these texts that show each skill in words also used for another combination, ignoring topic words.
 
     None if no code checked the texts.
     """
@@ -150,7 +150,7 @@ class TemplateBaseline:
     k: int
     combinations: int
     full_marks: Mapping[Form, float]
-    """By the form of the student's clauses: `fixed` mentions the topic once, `slot` mentions it in every clause."""
+    """By the form of the clauses: `fixed` clauses mention the topic once, and `slot` clauses mention it each time."""
     woven: Mapping[Form, float]
 
 
@@ -172,7 +172,7 @@ class ExampleText:
 
     student: str
     about: str
-    """A clause about the combination of the texts, and why it was chosen."""
+    """A clause that describes the combination and says why it was chosen."""
     text: str
     missed: tuple[str, ...]
     """The criteria that the student misses in its first text."""
@@ -211,7 +211,7 @@ class Report:
     """The disagreements between graders, by run."""
     readability: tuple[Readability, ...] = ()
     cards: tuple[GraderCard, ...] = ()
-    """The card of each grader compared with people, code or another grader; none for a grader without a reference."""
+    """The cards of all graders that were compared with people, code or another grader."""
     datasets: tuple[tuple[str, DatasetFile], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
     step_seconds: tuple[tuple[str, str, float], ...] = ()
@@ -234,11 +234,11 @@ class Report:
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """The tables from the paper, if requested."""
     gaps: tuple[str, ...] = ()
-    """What data the runs lack, and why something is not shown."""
+    """Notes on data that the runs lack, and reasons why tables or figures are missing."""
 
     @cached_property
     def result(self) -> MainResult:
-        """Return the first screen; its sentence is the same as in the terminal."""
+        """Return the main result for the first screen; the terminal prints the same sentence."""
         if self.has_only_outcomes:
             result = outcome_result(self.outcomes, self.label)
         elif self.contrasts:
@@ -248,7 +248,7 @@ class Report:
         return result.with_training(self.lineages, (data for _, data in self.datasets))
 
     def compared(self, run: str, first: str, second: str) -> list[PairRow]:
-        """Return the comparison of two students of a run, by grader, setting and k."""
+        """Compare two students of a run, with one row for each grader, setting and k."""
         practice = practice_between([c for c in self.contenders if c.run == run], first, second)
         return compare_cells(run, first, second, by_key(self.cells), practice=practice)
 
@@ -259,7 +259,7 @@ class Report:
 
     @cached_property
     def format_first(self) -> list[str]:
-        """Return warnings about students that miss the format in most replies."""
+        """Return warnings about students that miss the format in more than half of their replies."""
         return format_warnings(self.cells)
 
     @property
@@ -294,7 +294,7 @@ class Report:
 
     @property
     def main_setting(self) -> str:
-        """Return the setting `all`, otherwise the first setting; empty without cells."""
+        """Return the setting `all` if there is one, otherwise the first setting; empty without cells."""
         return "all" if "all" in self.settings else next(iter(self.settings), "")
 
     def label(self, run: str, name: str) -> str:

@@ -27,7 +27,7 @@ from skillmix.scores.cells import Cell, CellKey, Score
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 FILES: Final = Path(__file__).with_name("files")
-"""The folder of the templates, styles, scripts and words of the pages."""
+"""The folder that contains the pages' templates, styles, scripts and texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Item:
     why_not: str = ""
     """The explanation shown if the figure is missing."""
     folds: str = ""
-    """When the page collapses the table: always, or only if it is long."""
+    """When the page collapses the table: `always`, `long` (only if it is long), or never if empty."""
     family: str = ""
     by: str = ""
     """The table whose function also makes this table."""
@@ -74,7 +74,7 @@ _FIGURES: Final = {item.figure: item for item in ITEMS}
 
 
 def glossary() -> dict[str, str]:
-    """Return the terms in the tables, with their meanings."""
+    """Return the terms used in the tables, with their meanings."""
     terms: dict[str, str] = {}
     for name, meaning in _DOCUMENT["glossary"].items():
         if name == "metrics":
@@ -103,14 +103,14 @@ class ScoreEntry:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """List what is incomplete."""
+        """List incomplete combinations and ungraded texts."""
         score = self.score
         gaps = [f"{score.complete}/{score.combinations} complete"] if score.complete < score.combinations else []
         return (*gaps, *([f"{score.ungraded} ungraded"] if score.ungraded else []))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """List what is incomplete or invalid.
+        """List gaps, format failures and truncated replies.
 
         The page has separate columns for format failures and truncated replies.
         """
@@ -157,14 +157,14 @@ class PlainNumber:
 
 
 def count(value: int | None) -> PlainNumber:
-    """Make the table entry for a count; None if unknown."""
+    """Make the table entry for a count; None stands for an unknown count."""
     return PlainNumber(value, "–" if value is None else whole(value))
 
 
 def estimate(
     value: float | None, interval: tuple[float | None, float | None] | None = None, *, is_signed: bool = False
 ) -> Estimate:
-    """Make a number for a column with intervals, although its own may be missing if there are too few combinations."""
+    """Make an estimate for a column with intervals; a missing interval means that there are too few combinations."""
     low, high = interval or (None, None)
     return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
 
@@ -175,7 +175,7 @@ def p_entry(value: float) -> PlainNumber:
 
 
 LONG: Final = 16
-"""The length from which the page collapses a table or shows only its first rows until a reader requests the rest."""
+"""The page collapses a table with more rows than this, or shows its first rows until a reader requests the rest."""
 Entry = str | ScoreEntry | Estimate | PlainNumber
 
 
@@ -229,7 +229,7 @@ Row = Mapping[Any, Entry]
 def table_of(
     name: str, rows: Iterable[Row], *, file: str | None = None, part: str = "", **words: object
 ) -> list[ReportTable]:
-    """Make the table with this name in the contents from rows by heading; empty without rows.
+    """Make the table that `contents.yaml` lists under this name; return an empty list without rows.
 
     `file` replaces the name of the table's files; `part` and `words` are inserted into its title and note.
     """
@@ -244,7 +244,7 @@ def table_of(
 def rows_as_table(
     name: str, title: str, note: str, rows: list[Row], *, folds: str = "", family: str = "", part: str = ""
 ) -> ReportTable:
-    """Make a table from one or more rows by heading."""
+    """Make a table from one or more rows, each of which maps headings to entries."""
     headings = [heading if isinstance(heading, tuple) else ("", heading) for heading in rows[0]]
     groups = tuple((group, len(list(columns))) for group, columns in groupby(group for group, _ in headings))
     return ReportTable(
@@ -288,7 +288,7 @@ def drawing_of(
     is_detail: bool = False,
     **words: object,
 ) -> Drawing:
-    """Make the drawing for a figure of the contents.
+    """Make the drawing for a figure that `contents.yaml` lists under this name.
 
     `file` replaces the name of the figure's files, and the words are inserted into title and caption.
     """

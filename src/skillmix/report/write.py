@@ -49,7 +49,7 @@ class WrittenReport:
 
 
 def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object) -> WrittenReport:
-    """Write a report about a run into the run's folder, including any further runs that the step lists."""
+    """Write a report about a run, and about any further runs that the step lists, into the run's folder."""
     runs = [run, *(open_run(name) for name in step.runs)]
     return write_report(runs, output=run.path / "report", options=_completed(ReportOptions(), step))
 
@@ -66,7 +66,7 @@ def report(
 
 
 def _completed(options: ReportOptions, step: ReportStep | None) -> ReportOptions:
-    """Complete the options with the options of an experiment's report step."""
+    """Fill in options that were not given with those of an experiment's report step."""
     if step is None:
         return options
     published, tokens = options.published or step.published, options.tokens or step.tokens
@@ -106,7 +106,7 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
 
 
 class _Writer:
-    """Writes files, and adds up their number and size."""
+    """Writes files, and counts them and their total size."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -75,7 +75,7 @@ def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
-    """Read the texts of a run with their grades; the run's own rules apply unless `rules` is given."""
+    """Read the texts of a run with their grades; use the run's own rules unless `rules` is given."""
     chosen = run.rules(rules)
     with run.read() as journal:
         found = (text.ballots for text in texts_with_ballots(run, journal))
@@ -92,7 +92,7 @@ def graded_run_of(run: Run, decided: Iterable[tuple[Ballot, Points]], rules: Rul
 
 
 def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Rules) -> list[TextUnderGraders]:
-    """Combine the points of each text; a ballot counts if it has a vote or its grader did not need to be called."""
+    """Combine each text's ballots; a ballot counts if it has a vote or its grader did not need to be called."""
     reader = TextFactsReader(run, rules)
     # The model of each student or, for a train step, the model that the step fine-tunes.
     models = {name: settings.model for name, settings in run.known_experiment.students.items()}
@@ -285,7 +285,7 @@ def card_text(card: GraderCard, *, wide: bool = False) -> str:
 
 
 def card_title(card: GraderCard) -> str:
-    """Return a title with the grader, the reference, the number of labeled texts, and the simulated raters."""
+    """Return a title that names the grader, the reference and simulated raters, and counts the labeled texts."""
     runs = f" ({', '.join(card.runs)})" if len(card.runs) > 1 else ""
     if card.truth is None:
         return f"{card.grader}{runs}: no other grader graded its {plural(card.texts, 'text')}, so there is no truth"

@@ -26,12 +26,12 @@ class Score:
     """One metric over the combinations of a cell."""
 
     value: float | None
-    """Mean over complete combinations of the best of G texts; None if no combination is complete."""
+    """The mean of the best of G texts over complete combinations; None if no combination is complete."""
     low: float | None
     """None if there is no value, or if the metric is not binary and too few combinations are complete."""
     high: float | None
     bound_low: float | None
-    """The mean over all combinations if every ungraded text scored 0; for `bound_high`, if every one scored 1."""
+    """The value over all combinations if every ungraded text scored 0; `bound_high` assumes that each scored 1."""
     bound_high: float | None
     combinations: int
     complete: int
@@ -78,7 +78,7 @@ class OfCell:
     k: int
 
     about: ClassVar[tuple[str, ...]]
-    """The fields that say what the number counts."""
+    """The names of the fields that say what the number counts."""
 
     def json_row(self) -> dict[str, object]:
         """Return the fields in the order of `scores --json`: the cell, what the number counts, and the numbers."""
@@ -223,7 +223,7 @@ class Cell:
         )
 
     def _woven(self) -> tuple[float | None, float | None, float | None]:
-        """Compute woven full marks with their interval; unknown if code cannot judge some text with full marks."""
+        """Compute woven full marks with their interval; all None if code cannot judge some text with full marks."""
         if not any(woven is not None for texts in self.woven for woven in texts):
             return None, None, None
         values = [
@@ -294,7 +294,7 @@ Cells = Mapping[CellKey, Cell]
 
 
 def largest_cells(cells: Iterable[Cell]) -> dict[CellKey, Cell]:
-    """Return one cell for each key. If two steps draw for the same key, the larger draw contains the smaller one."""
+    """Keep the largest cell of each key; if two steps draw for the same key, the larger draw contains the smaller."""
     largest: dict[CellKey, Cell] = {}
     for cell in cells:
         if cell.key not in largest or len(largest[cell.key].combinations) < len(cell.combinations):

@@ -51,7 +51,7 @@ _FEWEST_DIFFERING: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The difference of the second student minus the first in one setting at one k, with its verdict."""
+    """The second student's score minus the first's in one setting at one k, with the verdict."""
 
     setting: str
     k: int
@@ -128,7 +128,7 @@ def explained(
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """The second student minus the first under one grader, in one setting, at one k."""
+    """The difference between two students (second minus first) under one grader, in one setting, at one k."""
 
     grader: str
     setting: str
@@ -496,7 +496,7 @@ def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> st
 
 
 def _constant_names(comparison: StudentComparison) -> dict[str, str]:
-    """Return the grader if all rows have the same one, and likewise the setting."""
+    """Return the grader and the setting, each only if it is the same in all rows."""
     values = {name: {getattr(row, name) for row in comparison.rows} for name in ("grader", "setting")}
     return {name: next(iter(known)) for name, known in values.items() if len(known) == 1}
 
@@ -585,7 +585,7 @@ _SETTINGS: Final = ("prompts", "temperature", "max_tokens", "top_p", "system", "
 def _differing_texts(
     run: Run, shared: Iterable[tuple[Cell, Cell]], metric: str, rules: str | None, most: int | None
 ) -> Iterator[DifferingTexts]:
-    """Return the combinations on which two cells differ, each with both best texts, the largest differences first."""
+    """Yield the combinations on which two cells differ, with both best texts, starting with the largest difference."""
     differing = []
     for first, second in shared:
         before, after = first.best(metric), second.best(metric)

@@ -108,7 +108,7 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
     ]
 
     def signature(comparison: Comparison) -> str:
-        """Return all properties that pooled comparisons must share, apart from data, seed and partition."""
+        """Encode the properties that pooled comparisons must share; data, seed and partition may differ."""
         first, second = comparison.pair.first, comparison.pair.second
         grader, (setting, catalog, _) = comparison.grader, label_parts(comparison.setting)
         protocol = (second.catalog, second.prompts, second.decoding, second.graders.get(grader), comparison.generations)
@@ -166,7 +166,7 @@ def _comparisons(claim: Claim, pair: StudentPair, cells: Cells) -> Iterator[Comp
 
 
 def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStudent]) -> Iterator[StudentPair]:
-    """Return each pair, followed by the pairs of the family whose training differs only in the seed.
+    """Yield each pair together with the pairs of the family whose training differs only in the seed.
 
     Two tuned students are paired by seed or, if they have no seed in common, in the order of their seeds.
     """
@@ -189,7 +189,7 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
 
 
 def _richest(family: Sequence[ComparableStudent], *, is_composed: bool = False) -> ComparableStudent | None:
-    """Return the student with the most skills per training text, then with the most different k and conversations."""
+    """Return the student trained on the largest k; break ties by the number of different k, then of conversations."""
     tuned = [c for c in family if c.k and (c.is_composed or not is_composed)]
     return max(tuned, key=lambda c: (max(c.k), len(c.k), c.training.rows or 0), default=None)
 
@@ -496,7 +496,7 @@ def judge_planned(
 
 
 def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:
-    """Return a student's shares of texts with full marks in one setting at one k, given its name in the file."""
+    """Return a student's share of texts with full marks on each combination, given its name in the file."""
     name, setting, k = side
     units: _Units = defaultdict(dict)
     for student in students:
@@ -521,7 +521,7 @@ def _pooled(seeds: dict[int, tuple[CellKey, dict[str, float]]]) -> dict[str, flo
 
 
 def _difference(first: _Units, second: _Units, partitions: Sequence[str], *, is_paired: bool) -> Gain:
-    """Subtract the second from the first, on shared combinations if possible, otherwise between means of partitions."""
+    """Subtract the second from the first, on shared combinations if possible, otherwise without pairing them."""
 
     def minus(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
         return {c: one[c] - other[c] for c in one if c in other}

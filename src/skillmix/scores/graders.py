@@ -230,7 +230,7 @@ def people_in(items: Iterable[TextUnderGraders]) -> list[str]:
 
 
 def with_people(items: Sequence[TextUnderGraders]) -> list[TextUnderGraders]:
-    """Add a grader `people` to each text, whose answer is the one that more than half of the people gave."""
+    """Add a grader `people` to each text that people rated, with the answers that more than half of them gave."""
     found = []
     for item in items:
         rated = [points for grader, points in item.points.items() if is_human(grader)]
@@ -274,7 +274,7 @@ def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
 def criterion_units(
     items: Sequence[TextUnderGraders], grader: str, truth: str | None, number: int | None = None
 ) -> list[Unit]:
-    """Return every skill, topic and sense that the grader decided without code, or that one of its rounds voted on.
+    """Return the decisions of the grader, or of one of its rounds, on all criteria that code does not decide.
 
     A criterion of a labeled text without a reference decision is omitted, because the reference is unsure.
     """
@@ -386,7 +386,7 @@ class GraderBias:
 
     rows: tuple[BiasRow, ...]
     favours_own_family: Measure
-    """The surplus for students of its own family minus the surplus for others; unknown if either side has no label."""
+    """The surplus for students of its own family minus that for other students; unknown if either side has no label."""
 
 
 def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], model: str | None) -> GraderBias:
@@ -630,7 +630,7 @@ def grader_card(
 
 
 def _agreements(groups: Iterable[tuple[str, Sequence[Unit]]]) -> tuple[TruthAgreement, ...]:
-    """Compute the agreement in each group of units that has labels, by the name of the criterion."""
+    """Compute the agreement in each group of units; omit groups without labels."""
     rows = []
     for criterion, units in groups:
         labelled = sum(unit.earned is not None for unit in units)

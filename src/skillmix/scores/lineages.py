@@ -50,7 +50,7 @@ def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, 
 
 
 def _root_of(experiment: Experiment, name: str) -> str:
-    """Return the student with which the chain of train steps that made a student started."""
+    """Return the student from which the chain of train steps that made a student started."""
     bases = {made: student_name(source.removeprefix(JOINED)) for made, source in made_students(experiment).items()}
     seen = {name}
     while name in bases and bases[name] not in seen:

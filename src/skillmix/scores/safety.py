@@ -70,7 +70,7 @@ class OutcomeCell:
         return outcome_share(self.cell.points, outcome)
 
     def by_combination(self, outcome: TextOutcome) -> dict[str, float]:
-        """Return, by the id of each complete combination, the share of its texts with this outcome."""
+        """Map the id of each complete combination to the share of its texts that have this outcome."""
         pairs = zip(self.cell.combinations, self.cell.points, strict=True)
         decided = ((combination.id, _decided(texts)) for combination, texts in pairs)
         return {name: fmean(o == outcome for o in outcomes) for name, outcomes in decided if outcomes}
@@ -170,7 +170,7 @@ class OutcomeChange:
 
 
 def run_outcome_changes(run: Run | str) -> list[OutcomeChange]:
-    """Compare the outcomes of tuned students with their bases or, without any, of each student with the first one."""
+    """Compare tuned students' outcomes with their bases' or, without any, each student's with the first one's."""
     run = opened(run)
     cells = run_outcome_cells(run)
     return outcome_changes(run, cells, lineages_in(run, (cell.key for cell in cells)))

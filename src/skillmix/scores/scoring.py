@@ -78,7 +78,7 @@ def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple
 
 
 def table_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
-    """Return the rows of a run: the rows of an import, or all rows that are planned or in the journal."""
+    """Yield the rows of a run's table: those of an import, or all that are planned or in the journal."""
     if run.is_imported:
         yield from _rows_outside(run, table, [])
         return
@@ -117,7 +117,7 @@ def _keys(cell: PlannedCell) -> list[RowKey]:
 
 
 def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) -> Iterator[TableRow]:
-    """Find graded texts that no known experiment plans and that belong to no data set: an import or an older run.
+    """Yield rows of graded texts that no known experiment plans and that belong to no data set.
 
     For a run from an older version, a row contains only the combinations that the grader voted on or did not need to
     vote on.
@@ -351,7 +351,7 @@ EQUAL: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ComparableStudent:
-    """A student with all properties that determine which comparisons are possible."""
+    """A student with all properties that determine with which others it can be compared."""
 
     run: str
     student: str
@@ -440,7 +440,7 @@ def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) 
 
 
 def practice_between(students: Sequence[ComparableStudent], first: str, second: str) -> str | None:
-    """If the first student is the base of the second, return the student of single skills matched with the second."""
+    """If the first student is the second's base, return the single-skill student that matches the second."""
     for family in families(students).values():
         base, tuned = base_of(family), next((c for c in family if c.student == second), None)
         if base is not None and base.student == first and tuned is not None:
@@ -455,13 +455,13 @@ def are_close(number: int | None, other: int | None) -> bool:
 
 
 def student_specs(experiment: Experiment) -> dict[str, str]:
-    """Return the model of every student; for a train step, a description of the step."""
+    """Return the model string of every student or, if a train step makes it, a description of the step."""
     trained = {n: s if s.startswith(JOINED) else f"made by step {n}" for n, s in made_students(experiment).items()}
     return {name: s.model for name, s in experiment.students.items()} | trained
 
 
 def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
-    """Return the students of some cells, ready for comparison; empty for a run whose graders give outcomes."""
+    """Return the students of some cells, ready for comparison; empty if the run's graders give outcomes."""
     cells = list(cells)
     students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
     return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, lineages_in(run, cells))

@@ -145,7 +145,7 @@ def finding_sentence(finding: Finding) -> str:
 
 
 def need(finding: Finding) -> str:
-    """Describe how many more seeds or combinations would decide the claim, whichever of them helps."""
+    """Describe how many more partitions, seeds or combinations would decide the claim."""
     partitions, seeds, combinations = (
         f"about {whole(number)} more {noun}{'s' * (number != 1)}" if number else ""
         for number, noun in (
@@ -216,7 +216,7 @@ class MainResult:
     detail: str
     """The numbers of the headline with their uncertainty."""
     evidence: str
-    """What the sentence is based on: settings, amount of data, and correction."""
+    """The basis of the sentence: setting, grader, amount of data and caveats."""
     numbers: tuple[ResultNumber, ...]
     students: tuple[tuple[str, str], ...] = ()
     """The run and the name of each student in the sentence; the second student of the comparison comes first."""
@@ -330,13 +330,13 @@ def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResul
 
 
 def main_setting(cells: Sequence[Cell]) -> str | None:
-    """Return the setting `all`, or the first one; None without cells."""
+    """Return the first setting called `all`, otherwise the first setting; None without cells."""
     settings = [cell.key.setting for cell in cells]
     return next((name for name in settings if label_parts(name).setting == "all"), next(iter(settings), None))
 
 
 def _shown(finding: Finding) -> Judged:
-    """Choose the k for the sentence, which is the smallest k with a decision."""
+    """Choose the k for the sentence: usually the smallest k at which the finding has a gain or a difference."""
     if finding.claim == "control":
         return max(finding.compared, key=lambda c: c.gain.high or 0.0)
     found = [c for c in finding.compared if (c.found if finding.claim == "planned" else c.is_gain)]
@@ -588,7 +588,7 @@ def _points(value: float, *, signed: bool) -> str:
 
 
 def interval_words(low: float | None, high: float | None, *, signed: bool = False) -> str:
-    """Return the wording of the interval of a difference."""
+    """Describe a 95% interval in words."""
     ends = points_interval(low, high, is_signed=signed)
     return f"95% interval {ends}" if ends else "too few combinations for an interval"
 

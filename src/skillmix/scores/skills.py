@@ -84,7 +84,7 @@ class Saturation:
 
 
 def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
-    """Go up from the smallest k of one student, grader and setting, and stop at the first k that misses the level."""
+    """Find the largest k up to which a student reaches the level at every k, for one grader and setting."""
     scores = [(c.key.k, c.scores[FULL_MARKS]) for c in sorted(cells, key=lambda c: c.key.k)]
     known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
@@ -309,7 +309,7 @@ def _resamples(*sizes: int) -> Iterator[Sequence[NDArray[np.int64]]]:
 
 
 _cached_resamples = lru_cache(maxsize=1)(lambda *sizes: list(_resamples(*sizes)))
-"""Resamples for cells of at most a few thousand combinations, of which a report often has many of one size."""
+"""Cached resamples for cells of up to a few thousand combinations; a report often has many cells of one size."""
 
 
 def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interval | None:

@@ -101,7 +101,7 @@ class Status:
     unpriced: Mapping[str, int] = field(default_factory=dict)
     """The number of replies with an unknown cost, by model; replies made by other programs are under `imported`."""
     missing_bound: Bound | None = None
-    """How the count of missing calls errs, since unparseable grades are retried and some texts need no grades."""
+    """Whether the number of missing calls is approximate or a bound, since some grades are retried or not needed."""
 
     cut_in_thought: int = 0
     """The number of replies that contain no answer because they ended while the model was still thinking."""
@@ -225,7 +225,7 @@ class _NeededCalls:
     def take(
         self, key: ConversationKey, *, turns: int | None = None, votes: Mapping[str, int] = MappingProxyType({})
     ) -> None:
-        """Subtract votes and the turns of a conversation, by default all of its turns."""
+        """Subtract a conversation's turns, all of them by default, and the votes on its text."""
         graders = self._planned.graders(*key)
         settled = self._turns.get(key[0], 0) if turns is None else turns
         settled += sum(votes.get(name, 0) for name in (self._graders[key[0]] if graders is None else graders))
@@ -254,7 +254,7 @@ class _NeededCalls:
 
     @property
     def bound(self) -> Bound | None:
-        """Return whether the number is an estimate or a bound for the calls to come; None if it is exact."""
+        """Say whether the number is approximate or a bound on the remaining calls; None if it is exact."""
         if self._unfinished:
             return "about" if self._may_stop_early and self._of_plan else "at least"
         if not self._of_plan:

@@ -75,7 +75,7 @@ class TextFactsReader:
 
     @cached_property
     def _by_combination(self) -> dict[str, tuple[int, ...]]:
-        """Return the indices of each combination's cells; equal tuples share memory, as a run may have millions."""
+        """Map each combination to the indices of its cells; equal tuples share memory, as there may be millions."""
         found: dict[str, tuple[int, ...]] = {}
         once: dict[tuple[int, ...], tuple[int, ...]] = {}
         for index, cell in enumerate(self._cells):
@@ -170,7 +170,7 @@ def run_texts(run: Run | str, *, student: str | None = None, k: int | None = Non
 def first_texts(
     run: Run | str, count: int | None, *, student: str | None = None, k: int | None = None, worst: bool = False
 ) -> FirstTexts:
-    """Return the first texts of `run_texts`, or the last in reverse order; no other texts stay in memory."""
+    """Return the first `count` texts of `run_texts`, or the last ones in reverse order; keep only these in memory."""
     run = opened(run)
     rules, total, students = run.rules(), 0, dict[str, None]()
 

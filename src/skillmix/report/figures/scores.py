@@ -17,11 +17,11 @@ from skillmix.scores.safety import TOPICS, OutcomeCell
 from skillmix.scores.skills import cell_independence, saturation
 
 _Lines = list[tuple[int, StudentKey, list[Cell]]]
-"""For each student, its index, its key, and its scored cells by k."""
+"""Each student's index, key, and scored cells in the order of k."""
 
 
 def result_figure(report: Report) -> Iterator[Drawing]:
-    """Draw full marks as in the sentence of the main result: of single texts, or of the best texts."""
+    """Draw the full marks that the main result mentions, for single texts or for the best texts."""
     best = "combinations on which the best of a student's texts earns full marks"
     yield drawing_of("result", _result, what="texts with full marks, one try" if report.result.is_one_try else best)
 
@@ -119,7 +119,7 @@ def _has_several_k(cells: Iterable[Cell]) -> bool:
 
 
 def observed_and_independent_figure(report: Report) -> Figure | None:
-    """Draw full marks (pass@1) beside the products of the rates of single skills."""
+    """Draw full marks (pass@1) together with the values expected if skills were independent."""
     students = report.students
     chosen = report.main_setting
     if not _has_several_k(c for c in report.cells if c.key.setting == chosen):
@@ -220,7 +220,7 @@ def outcomes_figure(report: Report) -> Iterator[Drawing]:
 
 
 def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure | None:
-    """Draw a row of panels for each student, with probes left, controls right, and a line for each outcome."""
+    """Draw a row of panels for each student: probes left, controls right, and a line for each outcome."""
     known = [cell for cell in cells if cell.share(OUTCOMES[0]).value is not None]
     if not known:
         return None

@@ -20,11 +20,11 @@ from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
 _MOST_SKILLS_BY_NAME = 24
 _FEWEST_TEXTS = 5
-"""The smallest number of texts for a pair in a map of pairs; shares of fewer texts would mostly show chance."""
+"""The map of pairs is drawn only if some pair has this many texts; with fewer, it would mostly show chance."""
 
 
 def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
-    """Draw a figure for each pair of students that can be compared."""
+    """Draw a figure of skill rates for each base and its richest tuned model, or for the first two students."""
     kind, title = "skills-before-and-after", "Skills before and after"
     if len(report.students) < 2:
         yield drawing_of(kind, lambda _: None, title=title, most=_MOST_SKILLS_BY_NAME, why_not="It needs two students.")
@@ -64,7 +64,7 @@ def _skills_before_and_after(report: Report, before: StudentKey, after: StudentK
 
 
 def pairs_figure(report: Report) -> Iterator[Drawing]:
-    """Draw a figure for each student."""
+    """Draw a map of pairs of skills for each student."""
     for number, key in enumerate(report.students):
         yield drawing_of(
             "pairs",
@@ -148,7 +148,7 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
 
 
 def data_efficiency_figure(report: Report) -> Figure | None:
-    """Draw full marks against the number of training conversations."""
+    """Plot full marks against the number of training conversations."""
     setting = report.main_setting
     sized = [k for k in report.students if k in report.lineages and report.lineages[k].rows is not None]
     if len(sized) < 2:
@@ -177,7 +177,7 @@ def data_efficiency_figure(report: Report) -> Figure | None:
 
 
 def yield_figure(report: Report) -> Figure | None:
-    """Draw the share of conversations generated for a data set that have full marks."""
+    """Draw the share of the conversations generated for each data set that have full marks."""
     datasets = [(run, facts) for run, facts in report.datasets if facts.yields]
     if sum(len(facts.yields) for _, facts in datasets) < 2:
         return None
@@ -197,7 +197,7 @@ def yield_figure(report: Report) -> Figure | None:
 
 
 def training_curves_figure(report: Report) -> Figure | None:
-    """Draw the loss against the step for every trained model."""
+    """Plot the loss of every trained model against the training step."""
     if not any(len(series) > 1 for _, curve in report.curves for series in curve.series.values()):
         return None
     figure = style.new_figure(6.6, 3.5)

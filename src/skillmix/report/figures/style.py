@@ -54,7 +54,7 @@ _DARK: Final = {
     "#56B4E9": "#8fd0f5",
     "#4D4D4D": "#b3b3b3",
 }
-"""The colors of a figure on a dark screen; pages and downloaded figures follow the reader's preference."""
+"""The replacement colors in dark mode; figures follow the reader's preference on pages and when downloaded."""
 
 
 class FigureStyle(NamedTuple):
@@ -62,9 +62,9 @@ class FigureStyle(NamedTuple):
 
     name: str
     widths: tuple[float, ...] = ()
-    """Widths in inches, smallest first; a figure uses the first that is wide enough. If empty, widths stay as drawn."""
+    """Widths in inches, smallest first; a figure uses the first that is wide enough. If empty, it keeps its own."""
     letters: float = 9.5
-    """The size of letters in points."""
+    """The font size in points."""
     shrink: float = 1.0
     """The scale, relative to the house style, below which a figure uses the next larger width."""
 
@@ -78,7 +78,7 @@ class FigureStyle(NamedTuple):
 
 HOUSE: Final = FigureStyle("house")
 STYLES: Final = {
-    # The width of a column and of the page in a two-column article on letter paper.
+    # The widths of a column and of a page in a two-column article on letter paper.
     "paper": FigureStyle("paper", widths=(3.35, 6.9), letters=7, shrink=0.68),
     # The width of a 13.3-inch slide with a margin.
     "slide": FigureStyle("slide", widths=(12.3,), letters=15),
@@ -137,14 +137,14 @@ def error_bars(scores: Sequence[_Estimated]) -> list[list[float]]:
 def score_line(
     axes: Axes, index: int, x: Sequence[float], scores: Sequence[_Estimated], **looks: Any
 ) -> ErrorbarContainer:
-    """Draw points with their intervals, in a student's color and with its marker."""
+    """Draw scores with their intervals, with the color and marker for this index."""
     y = [score.value or 0.0 for score in scores]
     looks = {**look(index), "capsize": 2.5, "elinewidth": 1, **looks}
     return axes.errorbar(x, y, yerr=error_bars(scores), **looks)
 
 
 def rows_by_name(axes: Axes, names: Sequence[str], **looks: Any) -> None:
-    """Make a vertical axis with a row for each name, and a horizontal axis with the grid."""
+    """Label the vertical axis with a row for each name, and draw the grid for the horizontal axis only."""
     axes.set_yticks(range(len(names)), names, **looks)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.grid(axis="x")
@@ -152,18 +152,18 @@ def rows_by_name(axes: Axes, names: Sequence[str], **looks: Any) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure with a size in inches, whose layout prevents overlaps when it is printed."""
+    """Make an empty figure with a size in inches, scaled to the current style; its layout prevents overlaps."""
     return Figure(figsize=_style.get().size(width, height), dpi=_SVG_DPI, layout="constrained")
 
 
 def new_panels(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, Any]:
-    """Make a figure with panels that share their vertical axis, given the width of a panel and the total height."""
+    """Make a figure whose panels share the vertical axis; `width` is that of a panel, and `height` is the total."""
     figure = new_figure(max(4.4, width * columns), height)
     return figure, figure.subplots(rows, columns, sharey=True, squeeze=False)
 
 
 def skills_axis(axes: Axes, ks: Sequence[int], *, is_named: bool = True) -> None:
-    """Set up the axis of the numbers of skills."""
+    """Set up a horizontal axis for the number of skills."""
     axes.set_xlabel("k, skills in one text" if is_named else "")
     axes.set_xticks(ks)
 
@@ -185,12 +185,12 @@ def clipped(name: str, longest: int = 34) -> str:
 
 
 def share_axis(axes: Axes, label: str) -> None:
-    """Set up the axis of shares from 0 to 1."""
+    """Set up a vertical axis for shares from 0 to 1."""
     axes.set_ylim(-0.03, 1.03)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_yticklabels(["0", ".25", ".50", ".75", "1"])
     axes.set_ylabel(label)
-    # Panels can be separated, because a narrow page stacks them.
+    # Label every panel, because a narrow page separates and stacks the panels.
     axes.tick_params(labelleft=True)
 
 
@@ -199,9 +199,9 @@ Region = tuple[float, float, float, float]
 
 
 def panel_regions(figure: Figure, pen: RendererBase) -> tuple[Region, ...]:
-    """Return the panels and the legend of a figure with several panels, which a narrow page stacks.
+    """Return the regions of the panels and the legend, which a narrow page stacks.
 
-    Empty for one panel.
+    Return no regions if the figure has only one panel or a color bar.
     """
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     if len(panels) < 2 or len(panels) < len(figure.axes):
@@ -298,7 +298,7 @@ class Print:
 
 
 def printed(figure: Figure, *, about: str = "") -> Print:
-    """Lay out a figure, and draw it once for both formats, without a date in the files."""
+    """Lay out a figure, and draw it once for both formats; the files contain no date."""
     canvas = _Canvas(figure)
     canvas.pen = _Pen(figure, about)
     figure.draw(canvas.pen)
@@ -308,7 +308,7 @@ def printed(figure: Figure, *, about: str = "") -> Print:
 
 
 def as_pdf(figure: Figure) -> bytes:
-    """Return a figure whose layout is done as PDF, without a date."""
+    """Return a figure that is already laid out as a PDF without a date."""
     out = io.BytesIO()
     figure.savefig(out, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return out.getvalue()
@@ -321,7 +321,7 @@ _Series = tuple[str, list[tuple[str, float]]]
 
 
 def alternative_text(figure: Figure) -> str:
-    """Describe every panel with the numbers of its lines and bars, or with ranges if there are too many numbers."""
+    """Describe every panel by the numbers of its lines and bars, or by their ranges if there are too many numbers."""
     panels = [(axes, list(_series(axes))) for axes in figure.axes if axes.get_label() != "<colorbar>"]
     is_long = sum(len(values) for _, series in panels for _, values in series) > _MOST_NUMBERS
     sentences = []
@@ -376,7 +376,7 @@ def _series(axes: Axes) -> Iterator[_Series]:
 
 
 def _label(ticks: Sequence[float], labels: Sequence[str], position: float, before: str) -> str:
-    """Return the label of the nearest tick; if all ticks are far away, the position itself is the label."""
+    """Return the label of the nearest tick, or the position itself if no tick is near."""
     gap = min((abs(b - a) for a, b in pairwise(ticks)), default=1.0)
     named = ((abs(tick - position), label) for tick, label in zip(ticks, labels, strict=True))
     distance, label = min(named, default=(gap, ""))

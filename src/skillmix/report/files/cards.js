@@ -24,7 +24,7 @@ function card(hit, combination, wanted) {
   return made;
 }
 
-/* A skill; where its definition is known, a link that shows it. */
+/* A skill, with a link to its definition if that is known. */
 function skillChip(skill, needle) {
   const name = index.skills[skill];
   const chip = element("span", "chip");
@@ -48,7 +48,7 @@ function fillDefinitions() {
   }));
 }
 
-/* The settings whose scores count the shown texts. */
+/* The settings whose scores count the displayed texts. */
 function settingsOf(hit, texts) {
   const students = new Set([...hit.left, ...(hit.right || [])].map((place) => texts[place][STUDENT]));
   const cells = index.cells.filter(([student, , , , ranges]) => students.has(student) && ranges.some(([first, last]) => first <= hit.number && hit.number <= last));
@@ -83,7 +83,7 @@ function textBlock(combination, text, wanted, { isNamed = false, other = null })
   return made;
 }
 
-/* Points that differ from those of the text beside it, or from those of another grader of the same text. */
+/* Points that differ from those of the adjacent text, or from another grader's points for the same text. */
 function markedPoints(text, [grader, points], other, gradings) {
   if (other) return new Set(differing(points, pointsOf(other, grader)));
   return new Set(gradings.flatMap(([, others]) => differing(points, others)));

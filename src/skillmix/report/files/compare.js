@@ -1,5 +1,5 @@
 "use strict";
-/* Two students compared. Every number and interval is worked out when the report is made; this page only shows them. */
+/* The comparison of two students. All numbers and intervals were computed with the report; this page only shows them. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const CHART = { width: 220, height: 22, margin: 6 };
@@ -25,7 +25,7 @@ function chart(row, isSwapped) {
   return made;
 }
 
-/* The verdict is about B minus A of the report; the other way round a gain is a loss. Its p has a column. */
+/* The report's verdict is on B minus A, so swapping A and B turns a gain into a loss. The p-value has its own column. */
 function verdictOf(row, isSwapped) {
   const [verdict] = row.verdict.split(",");
   if (!isSwapped || !row.clear) return verdict;
@@ -114,7 +114,7 @@ function reasonAgainst(a, b) {
   return pairOf(a, b) ? "" : "These two students share no complete combination under one grader, or the report has too many pairs; the command skillmix compare shows any pair.";
 }
 
-/* The graders and settings of the pair; hidden where there is one. */
+/* The graders and settings of the pair; each list is hidden if it has only one entry. */
 function fillChoices(rows) {
   for (const field of ["grader", "setting"]) {
     const names = [...new Set(rows.map((row) => row[field]))];
@@ -130,7 +130,7 @@ function changedChoice() {
   showPair();
 }
 
-/* The two students of the address, or else the first pair of the report. */
+/* The two students in the address, or else the report's first pair. */
 function readChoice() {
   const given = new URLSearchParams(location.hash.slice(1));
   const [pair] = index.pairs;

@@ -1,5 +1,5 @@
 "use strict";
-/* Reads the data files of a report and makes elements. Whatever a model wrote goes in by textContent alone, and nothing that is hidden stays so. */
+/* Reads the report's data files and makes elements. Model output is inserted only as textContent, and hidden characters are made visible. */
 
 const HIDDEN = /[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
@@ -92,7 +92,7 @@ function labelled(tag, className, text, needle) {
   return made;
 }
 
-/* Names. A student or grader is known by its run and its name, in links too: numbers change when a report has more runs. */
+/* Names. Links identify students and graders by run and name, because their numbers change if a report has more runs. */
 const keyOf = ([run, name]) => `${run}/${name}`;
 const nameOf = ([run, name]) => (index.runs.length > 1 ? `${run}: ${name}` : name);
 const studentName = (number) => nameOf(index.students[number]);

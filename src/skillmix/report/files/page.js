@@ -1,5 +1,5 @@
 "use strict";
-/* The first page: definitions where the names are, a button that copies the command, details that print. */
+/* The first page: pop-up definitions, a button that copies the command, and collapsed details that are printed. */
 
 const popover = document.getElementById("definition");
 let shownFor = null;
@@ -75,7 +75,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") hide();
 });
 
-/* A link into closed details opens them. */
+/* A link to a target inside closed details opens them. */
 function openTarget() {
   const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   let isMoved = false;
@@ -103,7 +103,7 @@ if (button) {
   });
 }
 
-/* Paper shows what the page folds away. */
+/* Collapsed details are printed, too. */
 const folded = [];
 window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details:not([open])")) {

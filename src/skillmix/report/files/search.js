@@ -45,7 +45,7 @@ function merged(ranges) {
   return joined;
 }
 
-/* Ranges of combination numbers that the setting and k leave; all of them if neither is chosen. */
+/* Ranges of combination numbers that match the setting and k; all combinations if neither is chosen. */
 function rangesOf(wanted) {
   if (wanted.pairs) return merged([...wanted.pairs.keys()].map((number) => [number, number]));
   if (!wanted.setting && wanted.k === null) return index.combinations ? [[0, index.combinations - 1]] : [];
@@ -55,7 +55,7 @@ function rangesOf(wanted) {
   return merged(chosen.flatMap((cell) => cell[4]));
 }
 
-/* The pair of two students in the report's comparisons; isSwapped if it has them the other way around. */
+/* The report's comparison of two students; isSwapped means that it lists them in the opposite order. */
 function pairOf(a, b) {
   const [[run, first], [other, second]] = [index.students[a], index.students[b]];
   if (run !== other) return null;
@@ -82,7 +82,7 @@ async function differingPairs(wanted) {
   return pairs;
 }
 
-/* Indices of the texts of a combination that are wanted, of A and of B; null if none is. */
+/* Indices of a combination's matching texts from A and from B; null if nothing matches. */
 function chosenTexts(combination, number, wanted) {
   const [id, skills, topic, texts] = combination;
   if (wanted.combination && id !== wanted.combination) return null;
@@ -111,8 +111,8 @@ function hasOutcome(text, wanted) {
   return outcomeOf(text, pointsOf(text, wanted.grader)) === wanted.outcome;
 }
 
-/* Sorting. A key is worked out from the marks of the texts that are shown. */
-/* The share of points that a text has; under several graders that of the strictest, and 2 if it is not graded. */
+/* Sorting. Sort keys are computed from the marks of the displayed texts. */
+/* The share of points that a text earns, according to the strictest grader; 2 if the text is not graded. */
 function earned(text, grader) {
   const share = ([, points]) => [...points].filter((point) => point === "1").length / points.length;
   return Math.min(2, ...gradedBy(text, grader).map(share));
@@ -123,7 +123,7 @@ function disagreement(text) {
   return Math.max(0, ...given.flatMap((points, at) => given.slice(at + 1).map((other) => differing(points, other).length)));
 }
 
-/* FNV-1a and a last mixing, so that one seed gives one order whatever the browser. */
+/* FNV-1a with a final mixing step, so that a seed gives the same order in every browser. */
 function shuffled(seed, id) {
   let hash = 2166136261;
   for (const letter of `${seed}:${id}`) hash = Math.imul(hash ^ letter.codePointAt(0), 16777619);
@@ -144,14 +144,14 @@ function* filesOf(kind, ranges) {
   }
 }
 
-/* Whether a text counts in a score: most that do not were written for data sets. A run without scores has no such texts. */
+/* Whether a text counts in a score; most others were written for data sets. If a run has no scores, return true. */
 function isScored(student, number) {
   const run = index.students[student][0];
   const own = index.cells.filter(([other]) => index.students[other][0] === run);
   return !own.length || own.some(([other, , , , ranges]) => other === student && ranges.some(([first, last]) => first <= number && number <= last));
 }
 
-/* Goes through the data file by file; yields the hits of each file and how many combinations were looked through. */
+/* Scans the data files one by one; yields each file's hits and the number of combinations searched. */
 async function* scan(wanted) {
   const kind = wanted.needle ? "texts" : "marks";
   const files = [...filesOf(kind, wanted.ranges)];

@@ -1,5 +1,5 @@
 "use strict";
-/* The page of texts: the filters and their address, the list, the keys. */
+/* The page of texts: the filters, which are stored in the address, the list, and keyboard shortcuts. */
 
 const PAGE = 20;
 const FIELDS = ["q", "sort", "seed", "a", "b", "differ", "grader", "setting", "k", "outcome", "request", "skill", "topic"];
@@ -7,7 +7,7 @@ let turn = 0;
 let current = null;
 let single = null;
 
-/* The address names everything, so that a link stays right in another report of the same run. */
+/* The address contains names instead of numbers, so that a link also works in another report on the same run. */
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   single = singleText(given);
@@ -100,14 +100,14 @@ function statusLine(view, total) {
   return view.isOver ? `${hits}${rest}.` : `${hits} so far, ${view.seen.toLocaleString("en")} of ${total.toLocaleString("en")} combinations looked through…`;
 }
 
-/* What marked points are. */
+/* Explains the marked points. */
 function explainMarks(wanted) {
   const between = wanted.b !== null ? "A and B" : wanted.sort === "disagreement" ? "graders" : "";
   byId("legend").hidden = !between;
   byId("legend").textContent = `Filled points with a thick frame differ between ${between}.${wanted.pairs ? " Each side shows its best text." : ""}`;
 }
 
-/* Fields that only make sense beside others. */
+/* Shows fields that depend on other fields only when they apply. */
 function adaptFields() {
   byId("seed-label").hidden = byId("sort").value !== "random";
   byId("differ-label").hidden = !(byId("a").value && byId("b").value);
@@ -156,7 +156,7 @@ function followAddress() {
   byId("list").dataset.state = "done";
 }
 
-/* Keys. */
+/* Keyboard shortcuts. */
 async function step(by) {
   const cards = () => [...document.querySelectorAll(".card")];
   const at = cards().indexOf(document.activeElement.closest(".card"));
@@ -200,7 +200,7 @@ async function start() {
   fillDefinitions();
   let delay = 0;
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
-  /* A choice counts at once; a word once the writer pauses. */
+  /* A selection applies immediately; typed text applies after a pause. */
   byId("filters").addEventListener("input", (event) => {
     clearTimeout(delay);
     if (event.target.tagName === "SELECT") changed(); else delay = setTimeout(changed, 120);

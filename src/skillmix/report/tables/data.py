@@ -14,7 +14,7 @@ from skillmix.scores.cells import Cell
 
 
 def yield_table(report: Report) -> Iterator[Row]:
-    """Make the table of how many generated conversations had full marks."""
+    """Make the table with the share of generated conversations that have full marks."""
     for run, facts in report.datasets:
         for k, y in facts.yields.items():
             yield {
@@ -32,8 +32,8 @@ def lineage_table(report: Report) -> Iterator[Row]:
     for key, x in report.lineages.items():
         data = []
         for address in x.datasets:
-            # show the step that made a data set, in the student's own run or in another; otherwise show the hash of the
-            # set
+            # show the step that made a data set, preferably a step of the student's own run; if no step did, show the
+            # hash of the data set
             makers = [(run, str(facts.name)) for run, facts in report.datasets if facts.hash == address]
             makers.sort(key=lambda maker: maker[0] != key[0])
             data.append(report.label(*makers[0]) if makers else address)
@@ -52,7 +52,7 @@ def lineage_table(report: Report) -> Iterator[Row]:
 
 
 def template_baseline_table(report: Report) -> Iterator[Row]:
-    """Make the table of scores on the same combinations for a student that joins fixed clauses."""
+    """Make the table with the template student's scores on the same combinations."""
     for b in report.baselines:
         yield {
             "student": report.label(b.run, "template baseline"),
@@ -67,7 +67,7 @@ def template_baseline_table(report: Report) -> Iterator[Row]:
 
 
 def templates_table(report: Report) -> Iterator[Row]:
-    """Make the table of how far each cell's texts with full marks are templates."""
+    """Make the table that shows to what extent each cell's texts with full marks reuse a template."""
     for t in report.cell_texts:
         yield {
             **cell_heads(report, t.key),
@@ -85,7 +85,7 @@ def _share(count: int | None, texts: int) -> float | None:
 PAPER: Final = "paper"
 """The source label of a published row."""
 _ORDER: Final = {1: "table_10", 3: "table_11", 4: "table_4", 5: "table_5", 6: "table_6", 10: "table_10", 11: "table_11"}
-"""The paper's tables by number, and the stored table for each; tables 1 and 3 print two metrics of tables 10 and 11."""
+"""The stored table for each table number in the paper; tables 1 and 3 show two of the metrics in tables 10 and 11."""
 _TWO_METRICS: Final = (1, 3)
 _DROPPED: Final = "all_skills"
 _HEADS: Final = ("model", "source", "trained on", "setting", "grader")
@@ -94,7 +94,7 @@ _Row = tuple[tuple[str, ...], list[Estimate]]
 
 
 def paper_table_table(report: Report) -> Iterator[ReportTable]:
-    """Make each table of the paper, with rows for these runs in the same layout; the paper gives no intervals."""
+    """Make each of the paper's tables, with additional rows for these runs; the paper gives no intervals."""
     for number, name in _ORDER.items():
         if name in report.published:
             yield from _paper_table(report, number, report.published[name])
@@ -119,7 +119,7 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, Any]) -> lis
     for heads, values in rows:
         line: dict[Any, Entry] = {_HEADS[i]: heads[i] for i in shown}
         lines.append(line | dict(zip(columns, values, strict=True)))
-    # Show the paper's caption, and which graders graded the rows of these runs.
+    # Show the paper's caption, and name the grader of these runs' rows.
     caption = f"{printed['caption'].rstrip('.')}."
     caption += f" Rows of these runs: grader {report.graders[0]}." if report.graders else ""
     file, part = f"paper-table-{number}", f"table {number}"
@@ -127,7 +127,7 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, Any]) -> lis
 
 
 def _own_rows(report: Report, number: int, metrics: Sequence[str], ks: Sequence[int]) -> Iterator[_Row]:
-    """Return the rows of these runs in the layout of a table of the paper."""
+    """Yield the rows of these runs in the layout of one of the paper's tables."""
     without = without_common(report) if number == 6 and common_k(report) == 5 else None
     for key in report.students:
         student, run = key[1], key[0]
@@ -175,7 +175,7 @@ def calls_and_cost_table(report: Report) -> Iterator[Row]:
 
 
 def where_the_time_went_table(report: Report) -> Iterator[Row]:
-    """Make the table of wall seconds for each step."""
+    """Make the table with the wall time of each step in seconds."""
     rows = [(report.label(run, step), seconds) for run, step, seconds in report.step_seconds]
     if len(rows) > 1:
         rows.append(("all", sum(seconds for _, seconds in rows)))

@@ -34,7 +34,7 @@ from skillmix.scores.cells import CellKey, Score
 
 
 class Marks(NamedTuple):
-    """Signs after scores, such as a star for a difference outside noise, and the sentence that explains the signs."""
+    """Signs after scores, such as a star for a difference that is found, and the sentence that explains the signs."""
 
     signs: Mapping[int, str]
     """Signs by the identity of the score object, because several tables show the same score."""
@@ -42,7 +42,7 @@ class Marks(NamedTuple):
     """The sentence printed under a table that contains such a sign."""
 
     def sign(self, score: Score) -> str:
-        """Return the sign of a score, which is usually empty."""
+        """Return the sign after a score; empty for most scores."""
         return self.signs.get(id(score), "")
 
 
@@ -50,7 +50,7 @@ _COLUMN: Final = 5
 _PAGE: Final = 8
 """The largest number of columns for a table in one column of a two-column article, and for a panel of page width."""
 _LONG_WORDS: Final = 40
-"""A column with longer text is broken into lines."""
+"""Text is broken into lines in columns that contain longer entries than this, in characters."""
 _PACKAGES: Final = "% Needs \\usepackage{booktabs} and \\usepackage{graphicx}."
 _FIT: Final = (
     "\\ifdim\\wd0>\\linewidth\\sbox0{\\resizebox{\\linewidth}{!}{\\usebox0}}\\fi",
@@ -64,7 +64,7 @@ _INCOMPLETE: Final = "\\ensuremath{^\\circ}"
 
 
 def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
-    """Return the table with caption, label and note in one float; groups that do not fit side by side become panels."""
+    """Format the table as one LaTeX float; groups of columns that do not fit side by side become panels."""
     marks = marks or Marks({}, "")
     is_narrow = len(table.columns) <= _COLUMN and not table.groups
     environment = "table" if is_narrow else "table*"
@@ -93,7 +93,7 @@ def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
 
 
 def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
-    """Yield the columns and groups of each panel: the first group, which has the names, and as many others as fit."""
+    """Yield each panel's columns and groups: the first group, which has the names, and as many others as fit."""
     starts = list(accumulate((width for _, width in table.groups), initial=0))
     first = table.groups[:1]
     heads = list(range(len(table.columns) if not first else first[0][1]))
@@ -161,7 +161,7 @@ _COMPARED: Final = frozenset({"student", "trained on", "base", "conversations"})
 
 
 def _best_entries(table: ReportTable) -> Iterator[tuple[int, int]]:
-    """Find the row and column of each column's best score, among rows whose other identifying entries are equal."""
+    """Yield the row and column of each column's best scores, compared among rows with equal identifying entries."""
     contexts: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(table.rows):
         pairs = zip(table.columns, row, strict=True)
@@ -185,7 +185,7 @@ _APART: Final = "\ue000"
 
 
 def escaped(text: str) -> str:
-    r"""Escape text for TeX; a character without a TeX name is shown by its code.
+    r"""Escape text for TeX; replace characters without a TeX command with their code points.
 
     >>> print(escaped("50% of a_b, é, α, 中"))
     50\% of a\_b, \'{e}, $\alpha$, \texttt{U+4E2D}
@@ -214,7 +214,7 @@ def written_forms(tables: Sequence[ReportTable], marks: Marks) -> Iterator[tuple
 
 
 def as_markdown(table: ReportTable) -> str:
-    """Return the table in Markdown, with its title and note."""
+    """Format the table as Markdown, with its title and note."""
     right = frozenset(c for c in range(len(table.columns)) if table.form(c) is not str)
     rows = [
         [
@@ -231,7 +231,7 @@ def as_markdown(table: ReportTable) -> str:
 
 
 def as_csv(table: ReportTable) -> str:
-    """Return the table in CSV, with every number in full precision and in a separate column."""
+    """Format the table as CSV, with every number in full precision and in a separate column."""
     headings, rows = _flat(table)
     # A spreadsheet would interpret text that starts with one of these characters as a formula.
     signs = ("=", "+", "@", "\t")
@@ -308,7 +308,7 @@ def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def significance_marks(report: Report) -> Marks:
-    """Mark each tuned student with a star if its full marks differ from those of its base."""
+    """Mark each score of a tuned student with a star if its full marks differ from its base's."""
     cells = by_key(report.cells)
     signs = {}
     for change in report.changes:
@@ -387,12 +387,12 @@ def tidy_rows(report: Report) -> Iterator[TidyRow]:
 
 
 def tidy_csv(rows: Sequence[TidyRow]) -> str:
-    """Return the rows in CSV."""
+    """Format the rows as CSV."""
     return _csv_of(TidyRow._fields, rows)
 
 
 def tidy_parquet(rows: Sequence[TidyRow]) -> bytes | None:
-    """Return the rows in Parquet; None if pyarrow is not installed or there are no rows."""
+    """Encode the rows as Parquet; return None if pyarrow is not installed or there are no rows."""
     try:
         from pyarrow import csv as arrow_csv
         from pyarrow import float64, int64, parquet, string

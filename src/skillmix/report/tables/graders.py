@@ -35,7 +35,7 @@ def findings_table(report: Report) -> Iterator[Row]:
 
 
 def _by_student_grader_and_k(report: Report) -> Iterator[tuple[Row, list[Cell]]]:
-    """Yield the first entries of each row, and the cells of all settings behind the row."""
+    """Yield the identifying entries of each row, and the cells of all settings that the row summarizes."""
     for key in report.students:
         cells = report.cells_of(key)
         for grader in dict.fromkeys(c.key.grader for c in cells):
@@ -51,7 +51,7 @@ def why_full_marks_were_missed_table(report: Report) -> Iterator[Row]:
 
 
 def points_by_criterion_table(report: Report) -> Iterator[Row]:
-    """Make the table of how often each kind of point is earned."""
+    """Make the table that shows how often each kind of point is earned."""
     for heads, cells in _by_student_grader_and_k(report):
         texts, rates = criterion_rates(cells)
         shares = {"a skill" if kind == "skill" else kind: Estimate(rate) for kind, rate in rates.items()}
@@ -73,7 +73,7 @@ def texts_that_follow_an_example_table(report: Report) -> Iterator[Row]:
 
 
 def observed_and_independent_table(report: Report) -> Iterator[Row]:
-    """Make the table of full marks as observed, and as expected if skills were independent."""
+    """Make the table that compares observed full marks with those expected if skills were independent."""
     for key in report.students:
         cells = report.cells_of(key)
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
@@ -179,7 +179,7 @@ def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, headin
 
 
 def _card_heads(report: Report, card: GraderCard) -> Row:
-    """Return the entries for the grader of a card and for the reference."""
+    """Return the entries that name a card's grader and its reference."""
     truth = card.truth or "–"
     if card.simulated:
         truth += f" (simulated: {', '.join(rater.removeprefix(HUMAN) for rater in card.simulated)})"
@@ -205,7 +205,7 @@ def grader_bias_table(report: Report) -> Iterator[Row]:
 
 
 def corrected_scores_table(report: Report) -> Iterator[Row]:
-    """Make the table of full marks as graders give them, and as corrected for the graders' errors."""
+    """Make the table of full marks before and after correction for the graders' errors."""
     for card in report.cards:
         for score in card.corrected:
             problem = f"cannot be corrected: {score.problem}"

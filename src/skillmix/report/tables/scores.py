@@ -74,12 +74,12 @@ def _further_entries(cell: Cell | None, following: int | None) -> dict[str, Entr
 
 
 def _main_entries(cells: Mapping[str, Cell | None]) -> dict[Any, Entry]:
-    """Return the main metrics of some cells, with each cell under a heading."""
+    """Return the main metrics of each cell, keyed by the cell's heading and the metric's label."""
     return {(above, METRICS[m].label): _linked(cell, m) for above, cell in cells.items() for m in _MAIN}
 
 
 def before_and_after_table(report: Report) -> Iterator[Row]:
-    """Make the table of every tuned student minus its base on the same combinations."""
+    """Make the table of differences between every tuned student and its base on the same combinations."""
     for c in report.changes:
         valid = c.format.among_valid if c.format else None
         is_explained = c.format is not None and c.format.role == "explains"
@@ -97,7 +97,7 @@ def before_and_after_table(report: Report) -> Iterator[Row]:
             "difference among valid": estimate(
                 valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
             ),
-            # the adjacent column contains the numbers
+            # the column to the left contains the numbers
             "format": "format explains it" if is_explained else c.format_words or "–",
         }
 
@@ -108,13 +108,13 @@ def _linked(cell: Cell | None, metric: str) -> Entry:
 
 
 def _texts_of(key: CellKey, **more: str) -> str:
-    """Make the link to the texts of a cell; it contains the cell's key, so that it stays valid when cells are added."""
+    """Make the link to a cell's texts; it contains the cell's key, so that it stays valid when cells are added."""
     filters = {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting, "k": key.k}
     return f"texts.html#{urlencode(filters | more)}"
 
 
 def graders_side_by_side_table(report: Report) -> Iterator[Row]:
-    """Make the table of the same students under several graders (table 5 of the paper)."""
+    """Make the table that shows the same students under several graders (table 5 of the paper)."""
     cells = by_key(report.cells)
     for run, student in report.students:
         places = dict.fromkeys((key.setting, key.grader) for key in cells if key[:2] == (run, student))
@@ -126,7 +126,7 @@ def graders_side_by_side_table(report: Report) -> Iterator[Row]:
 
 
 def data_efficiency_table(report: Report) -> list[ReportTable]:
-    """Make the table of tuned students with the size of their data (table 4 of the paper)."""
+    """Make the table of tuned students with the sizes of their training data (table 4 of the paper)."""
     tuned = [key for key in report.students if key in report.lineages]
     ks = [k for k in report.ks if k >= 2] or report.ks
     rows: list[Row] = []
@@ -144,7 +144,7 @@ def data_efficiency_table(report: Report) -> list[ReportTable]:
 
 
 def common_k(report: Report) -> int | None:
-    """Return the k for the table without common skills: 5 as in the paper or, if there is none, the largest k."""
+    """Return the k for the table without common skills: 5, as in the paper, or the largest k if there is no k = 5."""
     return 5 if 5 in report.ks else max(report.ks, default=None)
 
 
@@ -226,7 +226,7 @@ def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
 
 
 def rules_side_by_side_table(report: Report) -> list[ReportTable]:
-    """Make the table of full marks under several rules."""
+    """Make the table of full marks under two sets of scoring rules."""
     names = list(report.by_rules)
     if len(names) < 2:
         return []
@@ -248,13 +248,13 @@ def students_label(report: Report, key: StudentKey) -> str:
 
 
 _Values = dict[str, list[float]]
-"""Full marks by combination, for one student or for students that the file repeats for several seeds."""
+"""Full marks by combination, for one student or for a student that the file repeats over several seeds."""
 _Place = dict[int, dict[str, dict[str, _Values]]]
 """Values by k, by partition, and by the student's name in the file."""
 
 
 def by_partition_table(report: Report) -> list[ReportTable]:
-    """Compare partitions for the first supported finding, otherwise the first finding or the first two students."""
+    """Compare partitions for a finding over several of them, supported if possible, or for the first two students."""
     places = _partition_places(report)
     pooled = [f for f in report.findings if any(c.gain.partitions > 1 for c in f.compared)]
     if not places:
@@ -272,7 +272,7 @@ def by_partition_table(report: Report) -> list[ReportTable]:
 
 
 def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
-    """Return the values for each grader and setting, if steps specify partitions."""
+    """Group the values by grader and setting; omit cells without a partition in their label."""
     families = {(run.name, student): family for run in report.runs for student, family in run.families.items()}
     places: dict[tuple[str, str], _Place] = {}
     for cell in report.cells:
@@ -316,7 +316,7 @@ _StudentPair = tuple[str, str]
 
 
 def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
-    """Return all pairs of a run or, if there are more than 10, pairs with the same base or else the first pairs.
+    """Return all pairs of a run or, if there are more than 10, up to 10 pairs, which share a base if any pair does.
 
     A student without a lineage counts as its own base.
     """
@@ -329,7 +329,7 @@ def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
 
 
 def compared_pairs(report: Report) -> Iterator[Change]:
-    """Return the comparisons of each run's chosen pairs of students, by grader, setting and k."""
+    """Yield the comparisons of each run's chosen pairs of students, by grader, setting and k."""
     for run in report.runs:
         for first, second in chosen_pairs(report, run):
             yield from (Change(run.name, second, first, (), row) for row in report.compared(run.name, first, second))
@@ -364,7 +364,7 @@ def students_compared_table(report: Report) -> list[ReportTable]:
 
 
 _HARDEST: Final = 5
-"""The number of skills per student in the table of the hardest skills."""
+"""The number of skills that the table of the hardest skills lists for each student."""
 
 
 def skills_table(report: Report) -> list[ReportTable]:
@@ -399,7 +399,7 @@ def hardest_skills_table(report: Report) -> list[ReportTable]:
 
 
 def outcomes_table(report: Report) -> Iterator[Row]:
-    """Make the table of the three shares by student, grader, setting, probes or controls, and k."""
+    """Make the table of the shares of the three outcomes, with separate rows for probes and controls."""
     for cell in _by_student(report):
         row: dict[Any, Entry] = {**_outcome_heads(report, cell)}
         for outcome in OUTCOMES:
@@ -430,7 +430,7 @@ def _outcome_heads(report: Report, cell: OutcomeCell) -> Row:
 
 
 def outcome_bounds_table(report: Report) -> Iterator[Row]:
-    """Make the table of the bounds for shares in cells with undecided texts."""
+    """Make the table of the bounds on the shares of outcomes in cells with undecided texts."""
     for cell in _by_student(report):
         bounds: dict[Any, Entry] = {}
         for outcome in OUTCOMES:

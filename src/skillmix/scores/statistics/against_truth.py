@@ -69,7 +69,7 @@ def cohen_kappa(first: Sequence[float | None], second: Sequence[float | None]) -
 
 
 def flip_rate(units: Ratings) -> float | None:
-    """Compute the share of differing pairs of rounds on the same unit, over parseable values."""
+    """Compute the share of pairs of parseable rounds on the same unit that differ."""
     pairs = flips = 0
     for unit in units:
         readable = [value for value in unit if value is not None]
@@ -142,13 +142,13 @@ class TruthRates:
 
     @property
     def is_known(self) -> bool:
-        """Whether every share that the measures need has a label."""
+        """Whether there are labels for every share that the measures need."""
         needs_given, needs_denied = self.given.share > 0, self.given.share < 1
         has_labels = (self.if_given.size > 0 or not needs_given) and (self.if_denied.size > 0 or not needs_denied)
         return self.given.size > 0 and has_labels
 
     def point(self, correction: float = 1.0) -> TruthMeasures[Floats]:
-        """Return the estimates; `correction` adjusts alpha for a finite sample."""
+        """Compute the point estimates of all measures; `correction` adjusts alpha for a finite sample."""
         shares = (np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied))
         return _measures_of(*shares, correction=correction)
 
@@ -212,7 +212,7 @@ def rates_of(decisions: Sequence[GraderDecision]) -> TruthRates:
 
 
 def truth_measures(decisions: Sequence[GraderDecision]) -> TruthMeasures[Measure]:
-    """Compute every measure of some decisions; unknown if no labeled decision determines it."""
+    """Compute every measure from a grader's decisions; measures that no labeled decision determines are unknown."""
     rates, labelled = rates_of(decisions), [decision for decision in decisions if decision.earned is not None]
     n = len(labelled)
     if not rates.is_known:
@@ -247,7 +247,7 @@ def measure(point: Floats, draws: Floats) -> Measure:
 
 
 def difference_of_excess(first: Sequence[GraderDecision], second: Sequence[GraderDecision]) -> Measure:
-    """Compare how generous the grader is, relative to the reference, in the first and in the second decisions."""
+    """Subtract the grader's surplus of points over the reference in the second decisions from that in the first."""
     both = [rates_of(first), rates_of(second)]
     if not all(rates.is_known for rates in both):
         return UNKNOWN
@@ -324,7 +324,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
 
 
 _LEAST_POSSIBLE: Final = 0.001
-"""If a smaller share of draws is in the range from 0 to 1, the error rates do not apply to these texts."""
+"""If fewer draws than this share are between 0 and 1, the error rates do not apply to these texts."""
 
 
 class KindErrors(NamedTuple):
@@ -385,6 +385,6 @@ def _rogan_gladen(given: Floats, shares: TruthMeasures[Floats]) -> Floats:
 
 
 def _open_draws(is_open: Counts, generator: np.random.Generator) -> Floats:
-    """Draw the share of texts that code does not decide; 1 if code denies no text."""
+    """Draw the share of texts to which code does not deny full marks; all draws are 1 if code denies them to none."""
     drawn = beta_draws(is_open, generator)
     return np.ones_like(drawn) if is_open.share == 1 else drawn

@@ -51,9 +51,9 @@ _ERROR_OF_AGREEING: Final = 0.85
 """The share of the error within units that counts if units agree. It makes up for the wider intervals of units that do
 not agree."""
 _KNOWN_WITHIN: Final = 0.75
-"""The degrees of freedom that the error within units, known from many combinations, adds to the variance of units."""
+"""The degrees of freedom added to the variance of units because the error within units is well known."""
 FEWEST_UNITS: Final = 3
-"""Two units are too few to show how much units differ, so an interval would be useless or too short."""
+"""The smallest number of units with an interval; two units are too few to show how much units differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _difference_of(packed: bytes) -> Gain:
 
 
 def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
-    """Compute the two-sided p-value of sign flips: exact if nonzero differences have one size, otherwise by draws."""
+    """Compute a sign-flip test's two-sided p-value: exact if nonzero differences have one size, otherwise sampled."""
     differences = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
     sizes = np.abs(differences[differences != 0])
     if len(sizes) == 0:
@@ -350,7 +350,7 @@ def _unit(nested: Nested) -> Unit:
 
 
 def gain_of_means(values: Sequence[float]) -> Gain:
-    """Test the mean of one difference per partition with Student's t; two partitions have no interval."""
+    """Apply Student's t-test to the differences of partitions; two partitions have no interval."""
     n, mean = len(values), fmean(values)
     error = stdev(values) / sqrt(n)
     half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
@@ -379,7 +379,7 @@ _MOST_COMBINATIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MoreData:
-    """How much more data is needed, with each kind alone being sufficient; None if a kind alone does not help."""
+    """How much more data of each kind would be sufficient by itself; None if this kind alone is not sufficient."""
 
     combinations: int | None = None
     """Combinations for each k and, if there are several seeds or partitions, for each seed or partition."""

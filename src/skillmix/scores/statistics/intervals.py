@@ -53,7 +53,7 @@ SEED: Final = 20240919
 FEWEST_COMBINATIONS: Final = 10
 """With fewer combinations, a bootstrap interval would be too short, so no verdict is given."""
 ROUNDING: Final = 1e-12
-"""Scores are fractions with small denominators, so a smaller difference is due to rounding."""
+"""The size below which a difference is due to rounding, because scores are fractions with small denominators."""
 
 Floats = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ def wilson_interval(share: float, n: float) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Bootstrap the mean of values in 0..1; use the Wilson interval if all values are equal."""
+    """Bootstrap the interval of the mean of values in 0..1; use the Wilson interval if all values are equal."""
     if max(values) - min(values) < ROUNDING:
         return wilson_interval(min(1.0, max(0.0, values[0])), len(values))
     return percentile_interval(_resampled(np.asarray(values, dtype=np.float64)) / len(values), len(values))
