@@ -7,7 +7,7 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""The distance from the limit, in US dollars, below which all reserved amounts are added up again."""
+"""Within this distance of the limit, in US dollars, all reserved amounts are summed again."""
 
 
 class Task(NamedTuple):
@@ -68,7 +68,7 @@ class Budget:
         self.calls += 1
 
     def release(self, task: Task) -> None:
-        """Free the amount that was reserved for a call that must start again."""
+        """Release the amount that was reserved for a call that must be repeated."""
         self._reserved_usd -= self._reserved.pop(task.request.key, 0.0)
         self._shares.pop(task.request.key, None)
 
@@ -103,7 +103,7 @@ class Budget:
         return outcome.with_cost(cost)
 
     def _cost(self, task: Task, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
-        """Compute the cost of the tokens that a server counted, which is at most the worst-case cost."""
+        """Compute the cost of the tokens that a server counted, capped at the worst-case cost."""
         first, second = tokens
         if first is None or second is None or not is_count(first) or not is_count(second):
             return worst

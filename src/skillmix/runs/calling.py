@@ -28,7 +28,7 @@ from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
-"""Open conversations. One model on a GPU serves thousands of them, and so do many servers with the same model."""
+"""The most open conversations if skillmix itself runs a model, because a model on a GPU can serve thousands."""
 _MAX_OPEN_IN_BATCHES: Final = 1_000_000
 """With batches, every conversation is open, because one batch contains the first turns of all conversations."""
 
@@ -59,7 +59,7 @@ class Calls:
     graders: tuple[str, ...]
 
     def models(self, experiment: Experiment) -> dict[str, Settings]:
-        """Return the settings of the called models, by the names that tasks use."""
+        """Return the settings of the models to call, by the names that tasks use."""
         for name in self.students:
             require_trained(experiment, name)
         return settings_by_model(experiment, self.students, self.graders)
@@ -71,7 +71,7 @@ def calls_of(step: Step) -> Calls:
 
 
 def conversations_of(calls: Calls, context: StepContext) -> Conversations:
-    """Return the maker of a step's requests."""
+    """Return the object that builds a step's requests."""
     experiment = context.experiment
     names = {experiment.prompts, *(s.prompts or experiment.prompts for s in experiment.students.values())}
     prompts = {name: load_prompts(name, experiment.format) for name in names}
@@ -127,7 +127,7 @@ class Pass:
 
 
 def passes(used: Mapping[str, Settings]) -> list[Pass]:
-    """Return the passes of a step.
+    """Divide the models of a step into passes.
 
     Each local model has its own pass, and its memory is freed before the next model is loaded.
     """
@@ -151,7 +151,7 @@ _Loaded = tuple[str, int | None, bool]
 
 
 def _loaded(settings: Settings) -> _Loaded:
-    """Return the properties that distinguish two models in this process, apart from prompts and sampling."""
+    """Return the settings that students must share to use one loaded model; prompts and sampling may differ."""
     return str(settings.asked), settings.concurrency, settings.joined
 
 
@@ -222,7 +222,7 @@ async def opened_models(
 
 
 class FirstTurns:
-    """Begins conversations, after looking up once which conversations of a student the journal contains."""
+    """Begins conversations; looks up each student's stored conversations in the journal only once."""
 
     def __init__(self, conversations: Conversations, journal: JournalWriter, counts: CallCounts) -> None:
         self._conversations = conversations

@@ -1,4 +1,4 @@
-"""The order of calls: first the turns of a student, and then the votes of graders on the text."""
+"""The order of calls: first a student's turns, and then the graders' votes on the text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ class Conversations:
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:
-        """Make the first turn of a conversation."""
+        """Make the task for the first turn of a conversation."""
         self._combinations[combination.id] = combination
         settings = self._experiment.students[student]
         asked = single_skills(combination) if settings.joined else [combination]
@@ -132,7 +132,7 @@ class Conversations:
         return not isinstance(key, GradeKey) or key.grader in self._graders
 
     def votes_on(self, text: str, key: GenerateKey, combination: Combination) -> Iterator[Task]:
-        """Yield the votes of the graders on an existing text."""
+        """Yield the tasks for the graders' votes on an existing text."""
         self._combinations[combination.id] = combination
         address = text_id(text)
         for grader in self._model_graders:
@@ -185,7 +185,7 @@ class Conversations:
 
 
 class _Asked(NamedTuple):
-    """A model under the name that requests use, with its sampling parameters."""
+    """The name of a model in requests, with its sampling parameters."""
 
     model: str
     decoding: Decoding

@@ -22,7 +22,7 @@ FIRST_VERSION: Final = 4
 MIGRATIONS: Final = (
     "CREATE TABLE graded (name TEXT PRIMARY KEY, inputs TEXT NOT NULL, content TEXT NOT NULL) STRICT;",
 )
-"""SQL that upgrades a file by one version each, beginning at `FIRST_VERSION`. `SCHEMA` is the newest version."""
+"""SQL scripts that each upgrade a file by one version, from `FIRST_VERSION` on. `SCHEMA` is the newest version."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS)
 
 SCHEMA: Final = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ _TROUBLES: Final = {
 
 
 def held_lock(file: Path) -> FileLock:
-    """Lock a file that only one process at a time may write to. The kernel frees the lock when the process dies."""
+    """Lock a file that only one process at a time may write to. The kernel releases the lock when the process dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file.with_name(f"{file.name}.lock"), timeout=0)
     try:
@@ -83,7 +83,7 @@ def telling_what_broke(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Connection:
-    """Connect to a file of this version. A writer locks the file, and creates the tables if the file is new.
+    """Connect to a file, migrating it to this version first. With `write`, the caller must have locked the file.
 
     The pages of the file are checked first, unless the caller reads only a few rows.
     """
@@ -125,7 +125,7 @@ def _create(path: Path) -> None:
 
 
 def _version_of(path: Path) -> int:
-    """Return the version of a file."""
+    """Return the version of a file; raise an error if the file is not a journal or its version is not supported."""
     with closing(_reading(path)) as connection:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -142,7 +142,7 @@ def _version_of(path: Path) -> int:
 
 
 def _migrate(path: Path, version: int) -> None:
-    """Upgrade a file to this version, and keep a copy of the old file beside it. The caller must have locked it."""
+    """Upgrade a file to this version, and keep a copy of the old file. The caller must have locked the file."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         former = path.with_name(f"{path.name}.version-{version}")

@@ -55,11 +55,11 @@ _PUT_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?) ON CONFLICT DO NOTHI
 _PUT_ATTEMPT: Final = "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) VALUES (?, ?, ?, ?, ?, ?)"
 _MOST_KNOWN_MESSAGES: Final = 50_000
 _AT_ONCE: Final = 500
-"""The largest number of values in one list of a query."""
+"""The largest number of values in the `IN` list of a query."""
 
 
 class Attempt(NamedTuple):
-    """An attempt at a call that was sent, with its outcome."""
+    """One attempt at a call, with its outcome."""
 
     request: Request
     outcome: Outcome
@@ -73,7 +73,7 @@ class Attempt(NamedTuple):
 
 
 class JournalWriter(AbstractContextManager["JournalWriter"]):
-    """Adds calls to a file. Only one process at a time can do this. The kernel frees its lock when the process dies."""
+    """Adds calls to a file. Only one process at a time can. The kernel releases its lock when the process dies."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             raise
         self._sent: set[CallKey] = set()
         self._begun: dict[str, set[tuple[str, int]]] = {}
-        """For each student, the conversations with a row when a step began; other keys are found in `_written`."""
+        """For each student, the conversations that had a row when a step began; later keys are in `_written`."""
         self._written: set[int] = set()
         """Hashes of the keys that this process has written, so that most calls of a new run need no query."""
         self._known_messages: set[str] = set()
@@ -103,7 +103,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.close()
 
     def close(self) -> None:
-        """Close the file and free the lock."""
+        """Close the file and release the lock."""
         self.connection.close()
         self._lock.release()
 
@@ -527,7 +527,7 @@ class Submissions:
             self._connection.execute(query, (*values.values(), now(), tag))
 
     def forget(self, tag: str) -> None:
-        """Drop a batch if the provider made none of its calls, which then count as missing again."""
+        """Drop a batch and those of its calls that have no outcome, which then count as missing again."""
         with self._journal.transaction():
             self._connection.execute("DELETE FROM call WHERE status = 'submitted' AND batch = ?", (tag,))
             self._connection.execute("DELETE FROM batch WHERE tag = ?", (tag,))

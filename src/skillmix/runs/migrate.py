@@ -1,4 +1,4 @@
-"""Migrate runs from earlier versions to one `run.sqlite`. Only this module knows the old files.
+"""Migrate runs of earlier versions to a single `run.sqlite`. Only this module knows the old file formats.
 
 Up to version 3 of the journal, a run stored its calls in `journal/calls.sqlite`, sometimes with additional
 `calls-N.sqlite` files, people's answers in the same folder, and everything else in JSON and YAML files. The new files
@@ -54,7 +54,7 @@ def state_folder(run: Path) -> Path:
     The folder is the run's own, or a temporary folder if the run is from an earlier version and read-only.
     """
     if (run / RUN_FILE).exists():
-        if (run / "journal" / _CALLS).exists():  # an earlier migration was killed before it moved the old files
+        if (run / "journal" / _CALLS).exists():  # an earlier migration was killed before it had moved the old files
             _put_old_files_away(run)
         return run
     copy = run / "experiment.yaml"

@@ -5,7 +5,7 @@ People are not asked about the length, because code counts it. An unsure vote is
 
 People can answer while the experiment runs, and a person who read a copy of the run on another machine can send back a
 single file. Therefore, each person has a separate file with its own lock, and every stored answer is in the file
-itself, not in a log beside it.
+itself, not in a separate log.
 """
 
 import json
@@ -30,7 +30,7 @@ class HumanAnswer:
     """A person's answer about one text."""
 
     votes: Mapping[str, Vote]
-    """The votes, by the name of the criterion."""
+    """The votes, by criterion name."""
     comment: str = ""
     seconds: float | None = None
     """Seconds that the text was on the screen before the answer; None if unknown."""
@@ -59,7 +59,7 @@ def document_of(answer: HumanAnswer) -> str:
 
 
 def answer_of_document(text: str) -> HumanAnswer | None:
-    """Decode the answer in a document; None if it is damaged."""
+    """Decode a person's answer from its document; return None if the document is damaged."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def is_duration(value: object) -> TypeGuard[float]:
 
 
 def read_human_answer(rubric: Rubric, document: str) -> Reading:
-    """Convert a person's answer to the form of a parsed grade. The comment is its note.
+    """Convert a person's answer to a parsed grade, with the comment as its note.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> read_human_answer(rubric_of(["metaphor"], "Sewing"), '{"votes": {"metaphor": 1, "topic": null, "sense": 0}}')
@@ -113,7 +113,7 @@ def read_human_answer(rubric: Rubric, document: str) -> Reading:
 
 
 def rater_file(folder: Path, rater: str) -> Path:
-    """Return the file with the answers of a rater."""
+    """Return the path of a rater's answer file."""
     return folder / f"{rater}.sqlite"
 
 

@@ -38,7 +38,7 @@ _UNCOUNTED: Final = ("report", "annotate", "graders")
 
 @dataclass(slots=True)
 class Work:
-    """One step of a run with its plan and its progress in model calls, in training steps, or in writing a report."""
+    """One step of a run, with its planned units of work, such as model calls or training steps, and its progress."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Work:
     """Whether the total is an estimate or a bound."""
     is_over: bool = False
     started: float | None = None
-    """The time when work on the step began; None if there was no work so far."""
+    """The time when work on the step began; None if there has been no work yet."""
     done: int = 0
     """Units that this process completed or found in the journal."""
     made: int = 0
@@ -69,7 +69,7 @@ class Work:
 
     @property
     def left(self) -> int | None:
-        """Return the units still to do; None if not known yet."""
+        """Return the number of remaining units; None if not known yet."""
         if self.is_over:
             return 0
         return None if self.total is None else self.size - self.done
@@ -127,12 +127,12 @@ class RunProgress:
 
     def __exit__(self, *problem: object) -> None:
         if self._bar is not None:
-            sys.stderr.flush()  # prints a line that does not end in a line break yet
+            sys.stderr.flush()  # prints an unfinished last line
             self._bar.stop()
             self._bar = None
 
     def expect(self, name: str, total: int, *, bound: Bound | None = None) -> None:
-        """Correct the total of a step. If the total has changed, also update whether it is a bound."""
+        """Correct the total of a step and, if `bound` is given, whether the total is an estimate or a bound."""
         if (step := self._steps.get(name)) is not None:
             step.total, step.bound = total, bound or step.bound
 
@@ -169,7 +169,7 @@ class RunProgress:
             say(f"{step.words}; {self._run}")
 
     def end(self, name: str, line: str | None = None) -> None:
-        """Record the end of a step. If it had work to do, describe the rest of the run."""
+        """Mark a step as finished. Print the line, if given, and the run's progress if the step had work to do."""
         step = self._steps.get(name)
         if step is not None and not step.is_over:
             if step.started is not None and step.pace is None and step.made >= 2:  # too short to be measured before
@@ -179,7 +179,7 @@ class RunProgress:
             self.leave(name, line)
 
     def leave(self, name: str, line: str) -> None:
-        """Describe the progress of a step, and of the run."""
+        """Print a line about a step, followed by the run's progress if the step had work to do."""
         self._last_line = self._clock()
         step = self._steps.get(name)
         say(line if step is None or step.started is None else f"{line}; {self._run}")

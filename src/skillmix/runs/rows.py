@@ -32,14 +32,14 @@ from skillmix.catalog.combinations import Combination, combination_id
 from skillmix.errors import UserError
 from skillmix.render import shortened
 
-# `json.dumps` with options creates a new encoder on every call, which takes longer than the encoding.
+# `json.dumps` with options creates a new encoder on every call, which takes longer than the encoding itself.
 json_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 WRITTEN_COLUMNS: Final = (
     "stage, student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
     "request_hash, status, reply, finish, input_tokens, output_tokens, cost_usd, problem_kind, problem, detail, "
     "not_sent, origin, batch, at"
 )
-"""The columns of a call in the order of `row_of_call`."""
+"""The columns of a call, in the order in which `row_of_call` returns their values."""
 
 
 def now() -> str:
@@ -170,7 +170,7 @@ def key_of(columns: Sequence[Any]) -> CallKey:
 
 @lru_cache(maxsize=256)
 def _addresses_of(stored: str) -> tuple[str, ...]:
-    """Decode the message hashes of a call, which are the same for consecutive rounds of a grader."""
+    """Decode the message hashes of a call; cached, because consecutive rounds of a grader share them."""
     return tuple(json.loads(stored))
 
 
@@ -204,7 +204,7 @@ def verified_message(address: str, role: str | None, content: str | None) -> Mes
 
 
 def verified_content(address: str, role: str | None, content: str | None) -> str:
-    """Return the checked content of a message without creating a `Message`, because there may be millions."""
+    """Check a message's content against its hash and return it, without creating one of millions of `Message`s."""
     if content is None or content_address(_role(role), content) != address:
         raise _damaged(f"the message with the hash {address}")
     return content
@@ -282,7 +282,7 @@ class StepRecord:
     """A step that finished completely, or a training run that has begun."""
 
     inputs: Mapping[str, Any]
-    """All dependencies of the step's output, each with a name in words and either a setting or a content hash."""
+    """Everything that the step's output depends on, by descriptive name: settings and content hashes."""
     result: Mapping[str, Any] | None
     """The output of the step; None for an unfinished training run."""
     seconds: float = 0.0
@@ -297,7 +297,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The state of a run besides its calls."""
+    """The state of a run, except its calls."""
 
     versions: tuple[ExperimentVersion, ...] = ()
     """The experiments of the run. The current experiment is the last."""
@@ -308,7 +308,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Invocations:
-    """Facts about all invocations that changed a run. Each list contains every different value once, oldest first."""
+    """Facts about all invocations that changed a run. Each tuple contains every distinct value once, oldest first."""
 
     began: str | None = None
     """The time when the first invocation was recorded, in UTC."""
@@ -320,7 +320,7 @@ class Invocations:
 
 
 def read_state(connection: sqlite3.Connection) -> RunState:
-    """Read the state from an open file."""
+    """Read the state of a run from its open database."""
     excluded: dict[str, set[str]] = {}
     for step, combination in connection.execute("SELECT step, combination FROM excluded"):
         excluded.setdefault(step, set()).add(combination)
@@ -345,7 +345,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
 
 
 def write_step(connection: sqlite3.Connection, name: str, record: StepRecord, at: str) -> None:
-    """Store the record of a step, and replace an earlier record of the same step."""
+    """Store the record of a step, replacing any earlier record."""
     texts = [
         None if part is None else json.dumps(part, ensure_ascii=False) for part in (dict(record.inputs), record.result)
     ]
@@ -360,6 +360,6 @@ def write_excluded(connection: sqlite3.Connection, step: str, combinations: Iter
 
 
 def write_version(connection: sqlite3.Connection, one: ExperimentVersion) -> None:
-    """Store a version of the experiment, and replace an earlier version with the same number."""
+    """Store a version of the experiment, replacing any earlier version with the same number."""
     values = (one.yaml, one.at, one.skillmix, one.python, one.machine, json.dumps(one.notes, ensure_ascii=False))
     connection.execute("INSERT OR REPLACE INTO experiment VALUES (?, ?, ?, ?, ?, ?, ?)", (one.version, *values))

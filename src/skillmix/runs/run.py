@@ -65,7 +65,7 @@ class Run:
         self._folder: Path | None = None
         self._writer: JournalWriter | None = None
         self._changes = 0
-        """The rows of calls that this process has changed."""
+        """The number of rows that this process has changed, not counting changes to the state."""
         self._remembered: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class Run:
         return bool(self.state.versions)
 
     def step(self, name: str) -> Path:
-        """Return the folder of a step's files."""
+        """Return the folder that contains a step's files."""
         return self.path / name
 
     # The journal
@@ -148,7 +148,7 @@ class Run:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection of the open journal inside a transaction. The state is read again after it."""
+        """Yield the open journal's connection inside a transaction; discard the cached state afterwards."""
         assert self._writer is not None  # the caller has locked the run
         before = self._writer.connection.total_changes
         with self._writer.transaction():
@@ -349,7 +349,7 @@ class Run:
 
     @property
     def makes_data(self) -> bool:
-        """Whether the run trains or makes data sets, so that reserved skill sets are meaningful."""
+        """Whether the run trains models or makes data sets, so that reserved skill sets matter."""
         return any(step.stage in ("dataset", "train") for step in self.experiment.steps)
 
     def fact(self, name: str) -> str | None:
@@ -377,7 +377,7 @@ class Run:
         self._require_equal(document, sorted(document.keys() | self.document.keys()), "run name")
 
     def begin_import(self, document: Mapping[str, object]) -> None:
-        """Store the settings of an imported run, or check that they match. The caller must have locked the run."""
+        """Store an import's settings, or check that they match the run's. The caller must have locked the run."""
         self.require_same_import(document)
         if not self.exists:
             self._store(document)
@@ -400,7 +400,7 @@ class Run:
 
     @contextmanager
     def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:
-        """Make an experiment the current one; restore the former if it is rejected before it has changed anything."""
+        """Make an experiment the current one; restore the former one if an error occurs before anything is made."""
         former = self.state
         self.continue_with(experiment, catalog)
         try:

@@ -47,7 +47,7 @@ Follow = Callable[[Request, Outcome], Iterable[Task]]
 
 
 class StopReason(Enum):
-    """The reason why a run starts no more calls. The value describes the reason."""
+    """Why a run starts no more calls. The value is the description that users see."""
 
     BUDGET = "the budget is spent"
     UNUSABLE_MODEL = "a model cannot be used"
@@ -71,7 +71,7 @@ class CallCounts:
     retried: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    """The cost of this invocation as counted by providers, plus the worst-case cost of attempts that are not."""
+    """The cost of this invocation: counted by providers where possible, and otherwise the worst case."""
     left_out: int = 0
     """Calls skipped because their models were not open."""
     stopped: StopReason | None = None
@@ -157,7 +157,7 @@ class Scheduler:
         self._arrived: list[tuple[Task, Outcome, float]] = []
         """Outcomes that are not in the journal yet, with the seconds that their calls took."""
         self.source_rests = False
-        """Whether the source has no task until a call is over."""
+        """Whether the source has no task until a call has finished."""
         self._arrival = asyncio.Event()
         self._is_over = False
         self.counts = CallCounts()
@@ -247,7 +247,7 @@ class Scheduler:
         self._start_held()
 
     def stop(self, reason: StopReason) -> None:
-        """Start no more calls, drop calls that wait for a retry, and wait for calls in flight, which are journaled."""
+        """Start no more calls, and drop calls that wait for a retry. Calls in flight finish and are journaled."""
         self.counts.stopped = self.counts.stopped or reason
         self._drop_held()
         for queue in set(self._queues.values()):
@@ -259,7 +259,7 @@ class Scheduler:
             model.leave()
 
     def _drop_held(self) -> None:
-        """Drop calls that the budget has not allowed, and calls that wait for a retry."""
+        """Drop calls that wait for the budget, and calls that wait for a retry."""
         self._held.clear()
         for task, timer in self._waiting.values():
             timer.cancel()
@@ -394,7 +394,7 @@ class Scheduler:
         return batched is not None and batched.keeps(task.request)
 
     def _release(self, attempt: Attempt, follow: Follow) -> None:
-        """Continue after a call once its outcome is stored durably."""
+        """Once an attempt is stored, schedule its retry, or start the tasks that depend on its outcome."""
         key, outcome = attempt.request.key, attempt.stored
         if attempt.wait is not None:
             task = self._tasks[key]
@@ -406,7 +406,7 @@ class Scheduler:
                 self._held.appendleft(task)
                 self._start_held()
 
-            if self.counts.stopped:  # it was stopped while the attempt was written
+            if self.counts.stopped:  # the run was stopped while the attempt was written
                 self._forget(task)
             else:
                 self._waiting[key] = task, asyncio.get_running_loop().call_later(attempt.wait, try_again)

@@ -43,7 +43,7 @@ def turns_of(experiment: Experiment, student: str) -> int:
 
 
 def has_settings(run: Run, name: str) -> bool:
-    """Whether an experiment of a run defines a student's settings. Imported and forgotten students have no settings."""
+    """Whether the experiments of a run define a student's settings; always true for an imported run."""
     return run.is_imported or name in run.known_experiment.students or name in made_students(run.known_experiment)
 
 

@@ -61,7 +61,7 @@ from skillmix.runs.verdicts import (
 )
 
 _AT_ONCE: Final = 100
-"""The number of conversations whose combinations are read together; more of them no longer fit into a core's cache."""
+"""The number of conversations whose combinations are read together; more would not fit into a core's cache."""
 ConversationKey = tuple[str, str, int]
 """Student, combination and generation."""
 
@@ -85,7 +85,7 @@ class GradedConversation(NamedTuple):
     turns: tuple[Call, ...] = ()
     """The calls of the student."""
     judged: JudgedText | None = None
-    """The decision of code about the text; None if no grader uses code."""
+    """The code's verdict on the text; None if no grader uses code."""
 
 
 def written_conversations(
@@ -98,8 +98,8 @@ def written_conversations(
 ) -> Iterator[WrittenConversation]:
     """Yield the student's part of every conversation, or of the conversations of one `student`, in key order.
 
-    Conversations that a dataset step in an earlier version prefetched but never counted are omitted by default.
-    Without drafts, replies that another turn follows are not read.
+    Conversations that a dataset step of an earlier version prefetched but never counted are omitted by default.
+    Without drafts, replies that are followed by another turn are not read.
     """
     turns = run.turns
     untried = () if with_uncounted else set(journal.rows("SELECT student, combination, generation FROM uncounted"))
@@ -119,7 +119,7 @@ def graded_conversations(
     student: str | None = None,
     is_read: bool = True,
 ) -> Iterator[GradedConversation]:
-    """Yield all finished conversations of a run without drafts, or the given ones, each with the gradings that count.
+    """Yield the finished conversations of a run, or those among `written`, each with the gradings that count.
 
     Gradings of another text, such as one from an older extraction, are omitted. Without `is_read`, grades are
     not parsed.
@@ -146,7 +146,7 @@ def graded_conversations(
 
 
 def _reading_of(run: Run, text: StudentText, call: Call) -> Reading | None:
-    """Parse a grading, which is text if it is from a model, and a JSON document if it is from a person."""
+    """Parse a grading, which is text from a model or a JSON document from a person."""
     if not isinstance(call.outcome, Reply):
         return None
     rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=run.phrases)
@@ -162,7 +162,7 @@ def grade_key(call: Call) -> GradeKey:
 
 
 def turn_of(call: Call) -> int:
-    """Return the number of a student's turn."""
+    """Return the turn number of a student's call."""
     assert isinstance(call.key, GenerateKey)  # a conversation's turns contain only students' calls
     return call.key.turn
 
@@ -202,7 +202,7 @@ def judged_conversations(
     with_words: bool = False,
     workers: int | None = None,
 ) -> Iterator[GradedConversation]:
-    """Yield conversations in the same order, each graded by code."""
+    """Yield the conversations in order, each with the code's verdict; without code, yield them unchanged."""
     if code is None:
         yield from source
         return
@@ -247,7 +247,7 @@ def texts_with_ballots(
     """Yield every text in key order with its ballots, with only a few texts in memory at once.
 
     With `combinations`, only texts of these combinations are read, and from then on the journal yields no other calls.
-    `with_words` adds the words that show each skill to the decision of code.
+    `with_words` adds the words that show each skill to the code's verdict.
     """
     code = run.code if with_code else None
     ballots_on = (_imported_ballots if run.is_imported else _planned_ballots)(run, journal, code)
@@ -262,7 +262,7 @@ _BallotsOn = Callable[[GradedConversation], tuple[Sequence[Ballot], ...]]
 
 
 def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
-    """Make the ballots on the texts of an experiment, one for each grader that counts, whether it has voted or not."""
+    """Return a function that makes a text's ballots, one for each grader that counts, whether it has voted or not."""
     alone = [grader for grader in run.graders.values() if code is not None and grader.is_code_alone]
     asked = sorted((g for g in run.graders.values() if g not in alone), key=lambda grader: grader.name)
     rules = run.rules()
@@ -272,7 +272,7 @@ def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None)
         for combination in cell.combinations:
             planned[cell.student, combination.id].update(cell.graders)
     voters: dict[tuple[str, int], set[str]] = defaultdict(set)
-    """The graders that no experiment names, by student and k of texts that they voted on."""
+    """The graders that no experiment names, by the student and k of the texts that they graded."""
     unnamed = {name for name in journal.graders() if name not in run.known_graders and not is_human(name)}
     for one in graded_conversations(run, journal, is_read=False) if unnamed else ():
         voters[one.text.student, one.text.combination.k] |= unnamed & {grade_key(call).grader for call in one.calls}
@@ -294,10 +294,9 @@ def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None)
 
 
 def _imported_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
-    """Make the ballots on the texts of an import, one for each grader of the text's student and each person who voted.
+    """Return a function that makes an imported text's ballots: one from each grader of its student, and from people.
 
-    If no text of a student could earn a point, no grader ever saw this student, so its texts have a ballot of every
-    grader.
+    If all texts of a student are empty, no grader was called for them, so each of them has a ballot from every grader.
     """
     graders: dict[str, set[str]] = defaultdict(set)
     gradeable: set[str] = set()
@@ -328,7 +327,7 @@ def votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
 
 
 def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
-    """Return the verdict of code about a text; None for a grader without code."""
+    """Return the code's verdict on a ballot's text; None for a grader without code."""
     if run.code is None or not run.grader(ballot.grader).has_code:
         return None
     combination = ballot.text.combination
@@ -348,7 +347,7 @@ def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict:
 
 
 class RunRecords(NamedTuple):
-    """The texts of a run in key order and all their ballots, with their words in memory."""
+    """All texts of a run in key order, and all their ballots, in memory."""
 
     run: Run
     texts: list[StudentText]
@@ -363,7 +362,7 @@ def run_records(run: Run) -> RunRecords:
 
 
 def records_of(run: Run, source: Iterable[TextWithBallots]) -> RunRecords:
-    """Make the records of some texts."""
+    """Collect texts and their ballots in memory."""
     texts: list[StudentText] = []
     groups: defaultdict[int, list[Ballot]] = defaultdict(list)
     for found in source:
@@ -393,15 +392,15 @@ class TextColumn:
     ids: NDArray[np.uint64]
     generations: NDArray[np.uint32]
     numbers: dict[str, NDArray[np.int32]]
-    """For each grader, the numbers of its grades; -1 for a text without a ballot from the grader."""
+    """For each grader, the index of each text's grade; -1 for a text without a ballot from the grader."""
 
 
 class TextTable:
-    """The grades of all texts of a run under some rules, without people's grades, which exist only for a sample."""
+    """The grades of all texts of a run under one set of rules. People's grades of a sample are not included."""
 
     def __init__(self, grades: Sequence[TextGrade], columns: dict[str, TextColumn]) -> None:
         self.grades = grades
-        """Every different grade, by number."""
+        """The distinct grades, by index."""
         self._columns = columns
 
     @classmethod
@@ -421,7 +420,7 @@ class TextTable:
         )
 
     def as_json(self) -> str:
-        """Return the table in the form in which a run stores it."""
+        """Encode the table as the JSON text that a run stores."""
         columns = {
             student: [c.ids.tolist(), c.generations.tolist(), {name: own.tolist() for name, own in c.numbers.items()}]
             for student, c in self._columns.items()
@@ -431,7 +430,7 @@ class TextTable:
     def numbers(
         self, student: str, grader: str, combinations: Sequence[Combination], generations: Sequence[int]
     ) -> NDArray[np.int32]:
-        """Return the numbers of grades by combination and sample; -1 if there is no ballot."""
+        """Return the index of the grade for each combination and sample; -1 if there is no ballot."""
         places = self.places(student, combinations, generations)
         column = self._columns.get(student)
         own = column.numbers.get(grader) if column else None
@@ -442,7 +441,7 @@ class TextTable:
     def places(
         self, student: str, combinations: Sequence[Combination], generations: Sequence[int]
     ) -> NDArray[np.int64]:
-        """Return the positions of a student's texts in the table by combination and sample; -1 for a missing text."""
+        """Return the row of a student's text for each combination and sample; -1 for a missing text."""
         found = np.full((len(combinations), len(generations)), -1, np.int64)
         column = self._columns.get(student)
         if column is None or not len(column.ids):
@@ -458,7 +457,7 @@ class TextTable:
         return found
 
     def outside(self, student: str, grader: str, planned: Iterable[str]) -> dict[str, list[int]]:
-        """Return the numbers of a grader's grades by combination and sample for combinations that are not planned."""
+        """Map each combination that is not planned to the indexes of a grader's grades for its samples."""
         column = self._columns[student]
         known = np.unique(np.fromiter(map(number_of, planned), np.uint64))
         own = column.numbers[grader]
@@ -486,7 +485,7 @@ class TextTable:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Return all pairs of a student and a grader that has a ballot on the student's texts."""
+        """Return each pair of a student and a grader with a ballot on the student's texts."""
         return [(student, grader) for student, column in self._columns.items() for grader in sorted(column.numbers)]
 
 
@@ -504,7 +503,7 @@ def number_of(combination: str) -> int:
 
 
 class TableBuilder:
-    """Builds a table from texts in the order of their keys."""
+    """Builds a `TextTable` from texts that are added in key order."""
 
     def __init__(self, run: Run) -> None:
         self._rules = run.rules()
@@ -539,9 +538,9 @@ class TableBuilder:
 
 
 def text_table(run: Run, rules: Rules, *, with_code: bool = True) -> TextTable:
-    """Return the table of a run under some rules. The table is cached unless this process is writing to the run.
+    """Return the table of a run under the given rules. The table is cached until this process changes the run.
 
-    Without code, checkers decide nothing, because their catalog has changed in the meantime.
+    Without code, no checker is applied, because the catalog has changed since the run was made.
     """
     name = table_name(rules, with_code=with_code)
 

@@ -1,4 +1,4 @@
-"""Decide about a text by a grader's votes, by code or by both, and run code on all cores in parallel.
+"""Grade a text by a model's votes, by code or by both, and run the code on all cores in parallel.
 
 With the grader `rules:`, code decides all points. With `rules:MODEL`, code decides the skills that have a checker, and
 a model decides the rest. A verdict is not a call, because it is computed from the text whenever a run is read.
@@ -38,14 +38,14 @@ from skillmix.grading.reader import Reading
 from skillmix.hashing import digest
 
 READER_VERSION: Final = 6
-"""Increase this number whenever the decision about the same replies could change. A test detects changed code."""
+"""Increase this number whenever a change could alter the grade for the same replies. A test detects changed code."""
 PERSON: Final = "person"
 """The model name that the journal stores for a grader who is a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunGrader:
-    """A grader with the fields that are required to read a run."""
+    """The fields of a grader that are needed to read a run."""
 
     name: str
     model: str
@@ -62,7 +62,7 @@ class RunGrader:
         return self.has_code and not self.asks_model
 
     def counts(self, number: int) -> bool:
-        """Whether a round, numbered from 0, counts. Rounds from an earlier experiment with more rounds do not count.
+        """Whether a round, numbered from 0, counts. Surplus rounds from an earlier experiment do not count.
 
         >>> RunGrader("judge", "m", votes=1).counts(0), RunGrader("judge", "m", votes=1).counts(1)
         (True, False)
@@ -79,7 +79,7 @@ def code_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """The decision of code about a text, without the text, so that the decision can be sent between processes."""
+    """The code's verdict on a text, without the text itself, so that processes can exchange it cheaply."""
 
     evidence: Mapping[str, bool]
     """For each requested skill that has a checker, whether the skill earns its point."""
@@ -105,7 +105,7 @@ class JudgedText:
 
 
 def judge_of(catalog: Catalog) -> Judge:
-    """Return the judge of a catalog's texts. A catalog with its own code must be trusted."""
+    """Return the judge for a catalog's texts; raise an error if the catalog contains code that is not trusted."""
     require_trust(catalog.code)
     remember_trusted(catalog.code)  # in a worker process, the catalog provides the judge
     remember_figures(catalog.name, catalog.figures)
@@ -121,12 +121,12 @@ class RulesGrader:
         self.judge = judge_of(catalog)
 
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
-        """Grade a text, and return the words that earn its points as well."""
+        """Grade a text, and return its points together with the words that earn them."""
         return self.judge.judge(text, skills=skills, topic=topic)
 
 
 def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
-    """Convert a verdict to the form of a parsed grade. The length point is counted elsewhere for all graders."""
+    """Convert a verdict to a parsed grade. The length point stays empty, because it is computed elsewhere."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
         return Reading(None, "a skill has no checker")
@@ -135,7 +135,7 @@ def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
 
 
 def applicable_reasons(verdict: Verdict | JudgedText, *, is_alone: bool) -> Mapping[str, str]:
-    """Return the reasons of code for denied points, but only for skills with a checker if a model votes too."""
+    """Return the code's reasons for denied points; if a model votes too, only those for skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 
@@ -163,7 +163,7 @@ def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | Jud
 
 
 def _point(verdict: Verdict | JudgedText, skill: str) -> float | None:
-    """Return 1 or 0 as the point; None for a skill without a checker."""
+    """Return the point for a skill as 1 or 0; None for a skill without a checker."""
     earned = verdict.earns(skill)
     return None if earned is None else float(earned)
 
@@ -175,7 +175,7 @@ Votes = Mapping[int, Reading | None]
 def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, turns: int | None) -> bool:
     """Whether a conversation is finished after this latest call, by a reply to its last turn or by a refusal.
 
-    A final problem is the student's own outcome. An imported conversation is always finished.
+    A final problem counts as the student's outcome. An imported conversation is always finished.
 
     >>> is_over(turn=1, origin="call", has_reply=True, problem=None, turns=2)
     False
@@ -222,7 +222,7 @@ def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int,
 
 
 def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdict | JudgedText | None) -> Ballot:
-    """Make a grader's ballot on a text from the votes of a model, the verdict of code, or both.
+    """Make a grader's ballot on a text from a model's votes, the code's verdict, or both.
 
     If a grader uses code, code decides the skills that have a checker, and the model's votes decide the rest.
     """
@@ -240,10 +240,10 @@ def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdi
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 WORTH_IT: Final = 20_000
-"""The number of texts above which workers share the work. Fewer texts are graded before workers have started."""
+"""The number of texts above which worker processes start. Fewer texts are graded before the workers would be ready."""
 _BATCH: Final = 64
 _AHEAD: Final = 4
-"""Open batches for each worker: enough to keep all workers busy, and few enough to fit into memory."""
+"""Batches queued per worker: enough to keep all workers busy, and few enough to fit into memory."""
 _MOST_WORKERS: Final = 16
 _CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 
@@ -268,7 +268,7 @@ def on_all_cores(
 ) -> Iterator[_Result]:
     """Yield the result for each item in order.
 
-    This process works alone on the first items, or on all items if there is only one worker.
+    The first items are processed in this process, as are all items if there is only one worker.
     """
     source = iter(items)
     size = min(cores(), _MOST_WORKERS) if workers is None else workers
@@ -301,20 +301,20 @@ def on_all_cores(
 
 
 _code: list[RulesGrader] = []
-"""The grading context in a worker."""
+"""Contains the grader of a worker process."""
 _trust: Final = ExitStack()
-"""Keeps the code trusted by the first process trusted in the worker until the worker exits."""
+"""Keeps the code that the parent process trusts trusted in a worker until the worker exits."""
 
 
 def _begin(catalog: Catalog, trust: Trust) -> None:
-    """Prepare a worker that exits with its parent; otherwise it would wait forever for the next batch."""
+    """Prepare a worker process and make it exit with its parent; otherwise, it would wait forever for a batch."""
 
     def end_with_parent() -> None:
         if parent := parent_process():
             parent.join()
             os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     threading.Thread(target=end_with_parent, daemon=True).start()
     _trust.enter_context(trusting_as(trust))
     _code.append(RulesGrader(catalog))
@@ -336,7 +336,7 @@ class TextToJudge(NamedTuple):
 
 
 def judged(code: RulesGrader, task: TextToJudge, *, with_words: bool = False) -> JudgedText:
-    """Return the decision of code about a text, which with words includes evidence, reasons and unrequested skills."""
+    """Return the code's verdict on a text; `with_words` adds quoted words, reasons and unrequested skills."""
     verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
     earned = {skill: bool(verdict.earns(skill)) for skill in verdict.evidence}
     found = JudgedText(earned, verdict.topic, verdict.nonsense, {}, verdict.is_woven(task.skills))

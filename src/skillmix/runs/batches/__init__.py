@@ -1,1 +1,1 @@
-"""Calls in a provider's batches, which are recorded, sent once, found again after a crash, and read."""
+"""Make calls in a provider's batches: record and send each batch once, find it after a crash, and read its results."""

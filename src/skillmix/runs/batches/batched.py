@@ -33,7 +33,7 @@ _MOST_FILE_LOOKS: Final = 60
 _MOST_LOST: Final = 2
 """The most consecutive batches that may be lost before the step stops."""
 _ABOUT_ROOM: Final = re.compile(r"token.?limit|enqueued|too many|quota.{0,40}batch|batch.{0,40}limit", re.IGNORECASE)
-"""Rejections that no longer occur once other batches have ended or the batch is smaller."""
+"""Matches rejections that no longer occur once other batches have ended or the batch is smaller."""
 _LEFT: Final = CallProblem("waiting", "in a batch", is_free=True)
 _LOST: Final = CallProblem("passing", "lost with its batch")
 
@@ -85,7 +85,7 @@ class OpenBatch:
     wait: float = 0.0
     looks: int = 0
     doubted: float | None = None
-    """The time since when the batch or some of its results have been missing at every poll."""
+    """The time of the poll since which the batch or some of its results have been missing; None if none are."""
 
     def plan_look(self, asked: float | None = None) -> None:
         """Schedule the next poll after a growing wait, but not before the time that the provider requested."""
@@ -125,7 +125,7 @@ class Batched:
         self._pending: dict[CallKey, Request] = {}
         self._batches: dict[str, OpenBatch] = {}
         self._tags: dict[CallKey, str] = {}
-        """The tags of batches, by submitted call without a result."""
+        """For each submitted call without a result, the tag of its batch."""
         self._answers: asyncio.Queue[tuple[Request, Outcome] | asyncio.Task[None]] = asyncio.Queue()
         """Outcomes that wait to be yielded, and the workers of `serve` that have ended."""
         self._to_direct: asyncio.Queue[Request | None] = asyncio.Queue()
@@ -170,18 +170,18 @@ class Batched:
     def is_idle(self) -> bool:
         """Whether nothing can happen until a provider acts or a pause ends.
 
-        If a batch may be lost, even a run that does not wait for batches stays open until it knows.
+        If a batch may be lost, even a run that does not wait for batches stays open until this is certain.
         """
         is_paused = time.monotonic() < self._not_before
         decided = all(one.looks and one.doubted is None for one in self._batches.values() if one.waiting)
         return not self._is_busy and (not self._pending or is_paused) and decided and self._answers.empty()
 
     def keeps(self, request: Request) -> bool:
-        """Whether a call is part of a batch, or will be."""
+        """Whether a call is, or will be, part of a batch."""
         return self._direct is None or request.key in self._tags
 
     def leave(self) -> None:
-        """Stop waiting for batches. Their calls stay in them."""
+        """Stop waiting for batches, which keep their calls."""
         self._is_leaving = True
         self._wake.set()
 
@@ -196,7 +196,7 @@ class Batched:
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Yield every request with its outcome.
 
-        When the run stops waiting for its batches, the outcome is a problem that says so.
+        If the run stops waiting for its batches, the outcome is a problem of the kind `waiting`.
         """
         direct = [self._call_directly(self._direct)] if self._direct else []
         workers = {asyncio.create_task(one) for one in (self._pull(requests), self._drive(), *direct)}

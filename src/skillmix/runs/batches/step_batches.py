@@ -34,7 +34,7 @@ class BatchWishes:
     wait: float = WAIT
     """Seconds without a result after which the run stops waiting for its batches. With 0, it does not wait at all."""
     forgets: bool = False
-    """Whether calls in batches are repeated, although they may be billed."""
+    """Whether to repeat calls that are in batches, although the batches may be billed as well."""
 
 
 USUAL: Final = BatchWishes()
