@@ -60,7 +60,7 @@ def kind_of(one: DecidedConversation) -> str:
 
 
 def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str], graders: tuple[str, ...]) -> KeptText:
-    """Convert a conversation with full marks for a data set; `prompts` contains the run's prompt sets by student."""
+    """Convert a conversation with full marks to a kept text; `prompts` contains the run's prompt sets by student."""
     conversation = decided.conversation
     assert conversation.text is not None  # a missing text cannot have full marks
     turns, combination = conversation.turns, conversation.text.combination
@@ -100,7 +100,7 @@ class WrittenDataset:
     folder: Path
     written: Written
     by_k: dict[int, int]
-    """Count the conversations by k."""
+    """The number of conversations by k."""
     left: LeftOut
     yields: tuple[SamplingYield, ...] = ()
     preferences: WrittenPreferences | None = None
@@ -146,7 +146,7 @@ class WrittenDataset:
 
     @property
     def short(self) -> list[SamplingYield]:
-        """Return the results that are too small for later steps."""
+        """Return the results for each k with too few texts for later steps."""
         return [y for y in self.yields if not y.is_enough]
 
 

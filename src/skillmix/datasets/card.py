@@ -1,4 +1,4 @@
-"""Write a data set's card, a README on how the data set was made, its contents and the excluded texts."""
+"""Write a data set's card: a README that describes its making, its contents and the excluded texts."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ from skillmix.render import are, markdown_table, share, whole
 
 _MOST_PAIRS: Final = 20
 _SIZES: Final = {"n<1K": 10**3, "1K<n<10K": 10**4, "10K<n<100K": 10**5, "100K<n<1M": 10**6, "1M<n<10M": 10**7}
-"""The sizes of data sets in the hub's terms, each with the first number of rows that is too large for it."""
+"""The Hub's size categories, each with the smallest number of rows that is too large for it."""
 _FRONT_MATTER: Final = """---
 configs:
 - config_name: default
@@ -79,7 +79,7 @@ def dataset_card(
 
 
 def size_category(rows: int) -> str:
-    """Return a data set's size category on the hub.
+    """Return a data set's size category on the Hub.
 
     >>> size_category(0), size_category(1_000), size_category(2_500_000)
     ('n<1K', '1K<n<10K', '1M<n<10M')

@@ -1,4 +1,4 @@
-"""Find texts that copy earlier kept texts, exactly or nearly, or the examples in the prompts."""
+"""Find exact and near copies of earlier kept texts, and copies of the examples in the prompts."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from skillmix.datasets.corpus import Corpus, Runs, corpus_of, run_sets, starts_o
 RUN: Final = 3
 """The length of the n-grams by which texts are compared."""
 FOLLOWS: Final = 0.5
-"""The share of an example's 3-grams from which a text counts as a near-copy.
+"""A text that contains this share of an example's 3-grams counts as a near-copy.
 
 One changed word affects at most three 3-grams, which is half of the 3-grams in an example with eight words, and a
 smaller share in a longer example.
@@ -65,7 +65,7 @@ def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
     ends = np.cumsum(sizes)
     copy_of = np.full(len(corpus), -1, np.int64)
     kept_with: defaultdict[int, list[int]] = defaultdict(list)
-    """The kept texts that have a run, in order."""
+    """For each n-gram, the kept texts that contain it, in order."""
 
     @lru_cache(_SETS_AT_HAND)
     def run_set(text: int) -> frozenset[int]:
@@ -98,7 +98,7 @@ def _counts(runs: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float) -> Runs:
-    """Return the rarest n-grams of each text, so many that two overlapping texts share at least one.
+    """Return enough of the rarest n-grams of each text that two overlapping texts share at least one.
 
     An n-gram that occurs in a single text is omitted.
     """

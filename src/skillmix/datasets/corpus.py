@@ -1,4 +1,4 @@
-"""Store many texts as one array of word numbers, in order to find copies and shared phrases."""
+"""Store many texts as one array of word ids, to find copies and shared phrases."""
 
 import re
 from array import array
@@ -25,7 +25,7 @@ def words_of(text: str) -> list[str]:
     >>> words_of("The baker's dough, the dough!")
     ['the', "baker's", 'dough', 'the', 'dough']
     """
-    if text.isascii() and "'" not in text:  # the same result as below by string methods, in a fifth of the time
+    if text.isascii() and "'" not in text:  # string methods give the same result as below in a fifth of the time
         return text.encode().translate(_PLAIN_WORDS).decode().split()
     return _WORD.findall(text.casefold().replace("’", "'"))
 
@@ -48,7 +48,7 @@ class Corpus:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Return the number of words of each text."""
+        """Return the number of words in each text."""
         return np.diff(self.starts)
 
     def runs(self, length: int) -> Runs:
@@ -125,7 +125,7 @@ class Frame:
 
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
-    """Return the most shared n-grams of `length` words, and how many texts contain one from `at_least` texts."""
+    """Return the most frequently shared n-grams, and the number of texts with one that `at_least` texts share."""
     runs, texts = corpus.runs(length)
     order = np.lexsort((texts, runs))
     runs, texts = runs[order], texts[order]

@@ -111,7 +111,7 @@ class DatasetCounts:
         """The median number of words, by k."""
         self.distinct_4 = distinct_share(corpus, 4)
         self.frames, self.framed = repeated_frames(corpus, 6, most=10)
-        """The most shared 6-grams, and the number of texts with a 6-gram that three or more texts share."""
+        """The most frequently shared 6-grams, and the number of texts with a 6-gram that three or more texts share."""
         self.named = named
         self.near_examples = int((example_shares(corpus, plan.examples) >= 0.25).sum())
         """Texts that contain a quarter or more of an example's 3-grams."""

@@ -1,4 +1,4 @@
-"""All inputs of a data set's folder except the texts, and the rule about skills that texts show.
+"""Everything that determines a data set's folder except the texts, and the rule about skills that texts show.
 
 `skills_shown` runs the checkers of a catalog on a text. `ShownRule` uses the skills that they find, requested or not,
 to decide whether the text may be trained on.
@@ -27,7 +27,7 @@ from skillmix.runs.verdicts import RulesGrader, on_all_cores
 
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 _MANY_CHECKERS: Final = 10
-"""Running fewer checkers on a text takes less time than sending the text to a worker."""
+"""With fewer checkers, checking a text takes less time than sending it to a worker."""
 
 
 def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
@@ -50,13 +50,13 @@ def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> fr
 def _checkers(
     skills: tuple[str, ...], codes: tuple[OwnCode, ...], figures: tuple[Figure, ...]
 ) -> list[tuple[str, Checker]]:
-    """Return the skills that have a checker, with their checkers, for the code and the figures known at present."""
+    """Return the skills that have a checker, with their checkers; the code and figures only serve as cache keys."""
     checkers = ((skill, checker_of(skill)) for skill in skills)
     return [(skill, checker) for skill, checker in checkers if checker is not None]
 
 
 def skills_asked(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
-    """Return `skills_shown` in any process; the grader passed to it contains the catalog's own code."""
+    """Call `skills_shown` in a worker process, where creating the unused grader has loaded the catalog's own code."""
     return skills_shown(*asked)
 
 
@@ -95,7 +95,7 @@ class ShownRule:
         return self.bars.leak_shown(skills_shown(text, self.checkable)) if self.checkable else None
 
     def reason_to_drop(self, kept: KeptText, shown: frozenset[str] | None = None) -> str | None:
-        """Return why a text must be excluded, or None; `shown` contains the skills that it shows, if known."""
+        """Return why a text must be excluded; None if it may stay. `shown` contains the skills it shows, if known."""
         if not self._is_applied:
             return None
         if shown is None:

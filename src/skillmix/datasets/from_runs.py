@@ -133,7 +133,7 @@ class FromRuns:
     only_requested: bool = False
     output: Path | None = None
     preferences: Path | None = None
-    """A file for pairs of texts, one with and the other without full marks."""
+    """The output file for pairs of a text with full marks and a text without."""
 
 
 def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
@@ -203,7 +203,7 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
 def _write_preferences(
     wanted: FromRuns, file: Path, runs: Sequence[Run], plan: DatasetPlan, folder: Path
 ) -> WrittenPreferences:
-    """Write pairs for the combinations of a data set that was just written."""
+    """Write the preference pairs for the combinations in a newly written data set."""
     rows = list(preference_rows(folder, runs, plan, graders=wanted.graders, students=wanted.students))
     if not rows:
         raise UserError(

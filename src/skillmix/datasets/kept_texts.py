@@ -66,7 +66,7 @@ class Removal:
     text_index: int
     why: Literal["repeats an example", "exact copy", "near copy"]
     copy_of: int | None = None
-    """Index of the earlier text that it repeats; None for an example."""
+    """The index of the earlier text that it repeats; None if it repeats an example."""
 
 
 def removals(

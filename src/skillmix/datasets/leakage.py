@@ -212,7 +212,7 @@ def trained_combinations(
 
 
 def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> Around:
-    """Return the skips that still apply; steps with allow_trained or a draw that became too small are omitted."""
+    """Return the skips that still apply, without those of steps with allow_trained or whose draws became too small."""
     usable = dict(around)
     for step in experiment.steps:
         if step.name in around:
@@ -234,7 +234,7 @@ def _lineages(step: EvaluateStep | GenerateStep, experiment: Experiment) -> dict
 
 
 def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
-    """Raise an error if a student's data were made under another partition, which mixes this partition's sides."""
+    """Raise an error if a student's data was made under another partition, because it mixes this partition's sides."""
     if step.allow_trained or set(step.settings) == {"all"}:
         return  # every partition draws the same combinations with this setting
     place = place_of(step, experiment, catalog)
@@ -279,7 +279,7 @@ class NamedSkill:
 def names_inside(
     texts: Iterable[tuple[Combination, Sequence[str]]], catalog: Catalog, held_out: Iterable[str]
 ) -> list[NamedSkill]:
-    """Count the held-out skills whose names occur in texts of other skills (combination and replies)."""
+    """Count the texts that name, themselves or in their skills' definitions and examples, other held-out skills."""
     finder = NameFinder(held_out)
     counts: Counter[tuple[str, str]] = Counter()
     shown: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Other forms of the same data: prompts without answers, for trainers that let a model answer, and pairs for DPO."""
+"""Other forms of the same data: prompts for trainers that generate the answers themselves, and pairs for DPO."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def one_turn_prompt(prompts: PromptSet, catalog: Catalog, combination: Combinati
 
 
 def require_new_rows_file(file: Path) -> None:
-    """Raise an error for an existing file or an unknown file name extension, before any work is done."""
+    """Raise an error if the file exists or its extension is unknown; called before any work is done."""
     if file.suffix not in _WRITERS:
         raise UserError(f"{file} is neither .jsonl nor .parquet.", hint="The file extension determines the format.")
     if file.exists():
@@ -95,7 +95,7 @@ def preference_rows(
     graders: Sequence[str] | None,
     students: Sequence[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield pairs of a data set's text and a run's text that a grader denied full marks, for the same combination.
+    """Yield pairs for the same combination: a text in the data set, and a run's text that a grader denied full marks.
 
     Every text is in at most one pair, and texts by the same writer are paired first. Combinations in the validation
     split are excluded, and so are rejected texts that are empty or show content that a data set must not show.

@@ -35,7 +35,7 @@ class Written:
 
 
 def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
-    """Raise an error if prompts have two turns but the texts were written in one."""
+    """Raise an error if the prompts have two turns but the texts were written in one turn."""
     if prompts.turns > turns:
         raise UserError(
             f"The texts of {writer} have one turn, but the prompt set {prompts.name!r} has two.",
@@ -80,7 +80,7 @@ def write_rows(folder: Path, texts: Sequence[KeptText], plan: DatasetPlan, promp
 
 
 def content_hash(files: Sequence[Path]) -> str:
-    """Hash a data set's lines in the same way as `write_rows`, the train file first and the validation file second."""
+    """Hash a data set's lines in the same way as `write_rows`; list the train file before the validation file."""
     content = blake2b(digest_size=16)
     for file in files:
         if file.is_file():

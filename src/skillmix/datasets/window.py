@@ -32,9 +32,9 @@ from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 from skillmix.scores.planned_work import calls_a_conversation
 
 _FEWEST_AHEAD: Final = 8
-"""The largest window before the yield is known."""
+"""The size of the first window if fewer texts than this are missing."""
 _TRIES_FOR_A_FLOOR: Final = 100
-"""The number of conversations per text of the floor after which a skill is given up."""
+"""A skill's floor is given up after this many conversations for each text that the floor requires."""
 _SEARCH: Final = 20_000
 """The number of consecutive useless candidates after which the search ends."""
 _BEGUN_AT_ONCE: Final = 512
@@ -84,7 +84,7 @@ class Target:
 
 
 class Decided(NamedTuple):
-    """The decision of graders and filters about one conversation."""
+    """The graders' and filters' decision about one conversation."""
 
     kind: str
     """The kind as in `kind_of`, or 'refused'."""
@@ -102,13 +102,13 @@ class Window:
         self.begun: list[Candidate] = []
         """The conversations to write, in draw order."""
         self.given = 0
-        """How many of them were given to the models."""
+        """The number of these conversations that were passed to the models."""
         self.accepted: list[bool] = []
         """For each decided conversation, whether its text passes the filters."""
         self.taken: list[int] = []
-        """The places of the taken texts among the begun conversations."""
+        """The indexes of the begun conversations whose texts were taken."""
         self.texts: dict[int, int] = {}
-        """The numbers of the accepted texts, by place."""
+        """For each begun conversation with an accepted text, by index, the number of the text in `TextsSoFar`."""
         self.full_marks = 0
         self._source = source
         self._skipped = 0
@@ -123,7 +123,7 @@ class Window:
 
     @property
     def missing(self) -> int:
-        """Return how many texts are missing to meet the target."""
+        """Return how many more texts are needed to meet the target."""
         return self.target.kept - len(self.taken)
 
     @property
@@ -160,12 +160,12 @@ class Window:
         self._extend()
 
     def end(self) -> None:
-        """Begin no conversations beyond those that were passed to the models."""
+        """Drop the conversations that were not passed to the models yet, and begin no others."""
         del self.begun[self.given :]
         self._source = iter(())
 
     def give_up_floors(self, skills: frozenset[str]) -> None:
-        """Choose again among all accepted texts if the set of floors that apply has changed."""
+        """Waive the floors of these skills; if the set of skills has changed, choose again among all accepted texts."""
         if skills != self._given_up and self.target.floor:
             self._given_up = skills
             self._counts.clear()
@@ -190,10 +190,10 @@ class Window:
         return self.missing > ceil(sum(lacking.values()) / len(skills)) or not lacking.keys().isdisjoint(skills)
 
     def _extend(self) -> None:
-        """Begin as many candidates as the missing texts probably require, which is the size of the window.
+        """Extend the window to as many candidates as the missing texts probably require.
 
-        The yield is a guess while few conversations are decided, so the window contains no more conversations than are
-        decided, but at least one for each missing text.
+        While few conversations are decided, the yield is a guess. The window is therefore no larger than the number of
+        decided conversations, except that it has room for one conversation per missing text.
         """
         decided, taken, missing = len(self.accepted), len(self.taken), self.missing
         if missing <= 0:
@@ -219,9 +219,9 @@ class DatasetWriting:
         self.counts = counts
         self.yields: list[SamplingYield] = []
         self.texts = TextsSoFar(plan.removals)
-        """The taken texts, by k and in draw order; while a k is open, all of its texts that are no copies."""
+        """The taken texts, by k and in draw order; for a k that is still open, all texts that are not copies."""
         self.is_broken = False
-        """Whether calls failed without which texts cannot be chosen."""
+        """Whether texts cannot be chosen because calls failed."""
         self._writer = student_name(str(step.writer))
         self.calls = Calls(step.name, (self._writer,), tuple(step.graders))
         self._prompts, self._run_name = written_with(context.experiment), context.run.name
@@ -258,7 +258,7 @@ class DatasetWriting:
         )
 
     def first_cells(self) -> Iterator[PlannedCell]:
-        """Yield a cell with the first conversation for each k; skip a k of which no combination is allowed."""
+        """Yield a cell with the first conversation for each k; skip a k without allowed combinations."""
         for k in self.plan.recipe.ks:
             yield from self._cells(k, list(islice(self._candidates(k), 1)))
 
@@ -296,9 +296,9 @@ class DatasetWriting:
             self._end(decisions)
 
     def _tasks(self, turns: FirstTurns, decisions: Decisions, *, waits_for_all: bool) -> Iterator[Task | None]:
-        """Yield the first turns of the conversations in the windows; None while none can begin until a call is over.
+        """Yield the first turns of the conversations in the windows; yield None if none can begin before a call ends.
 
-        With batches, one window is sent as a whole, and the next window begins when all its calls are over.
+        With batches, a window is sent as a whole, and the next window begins when all its calls have ended.
         """
         while True:
             in_flight = self._scheduler.in_flight if self._scheduler else 0
@@ -324,7 +324,7 @@ class DatasetWriting:
                     yield None
 
     def _begin(self) -> tuple[int, list[Candidate]] | None:
-        """Return k and some conversations to begin now, for the first k with such conversations.
+        """Return the first k that has conversations to begin now, with some of these conversations.
 
         Every conversation of a window is written, even if the target is met in the meantime, so that the journal does
         not depend on timing. The next k begins early, unless that could spend a limited budget.
@@ -338,7 +338,7 @@ class DatasetWriting:
         return None
 
     def _note_over(self, call: CallKey, released: int) -> None:
-        """Record a finished call that triggers others; a conversation without further calls has ended."""
+        """Record a finished call and the number of calls that it triggers; a conversation without open calls ends."""
         key = call.combination, call.generation
         self._calls_open[key] += released - 1
         if not self._calls_open[key]:
@@ -375,7 +375,7 @@ class DatasetWriting:
                 yield key, Decided(kind, kept, shows)
 
     def _choose(self) -> bool:
-        """Choose texts in draw order as far as conversations are decided; return False if there is no new decision."""
+        """Choose texts in draw order up to the first undecided conversation; return False if no decision is new."""
         if len(self.yields) == len(self._windows):
             return False
         window, start = self._windows[len(self.yields)], time.monotonic()
@@ -414,7 +414,7 @@ class DatasetWriting:
         return bool(new) or window.is_over
 
     def _end(self, decisions: Decisions) -> None:
-        """If the budget is spent, keep the texts written so far; otherwise an open k lacks calls."""
+        """Decide what remains; if the budget is spent, keep the texts so far, otherwise an open k lacks calls."""
         while self._read(decisions) or self._choose():
             pass
         is_spent = self.counts.stopped is StopReason.BUDGET

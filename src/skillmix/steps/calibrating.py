@@ -69,7 +69,7 @@ def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[Call
 
 
 def _imported(known: CalibrationSet, journal: JournalWriter) -> list[tuple[KnownText, GenerateKey]]:
-    """Store missing texts in the journal as samples of their combination.
+    """Store missing texts in the journal as samples of their combinations.
 
     A text keeps its number if its position in the set changes, so that a set can grow without repeated calls.
     """
@@ -86,7 +86,7 @@ def _imported(known: CalibrationSet, journal: JournalWriter) -> list[tuple[Known
 
 
 def _stored_numbers(journal: JournalWriter) -> defaultdict[str, dict[str, int]]:
-    """Return the numbers of the texts in the journal by combination."""
+    """Map each combination to its texts in the journal and their sample numbers."""
     numbers: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for combination, generation in sorted(journal.calls_by_conversation(STUDENT)):
         for call in journal.conversation(STUDENT, combination, generation):

@@ -42,7 +42,7 @@ class CallKind(StepKind[CellsStep]):
     """Fill cells of the score table with calls. A grade step only counts texts that do not exist yet."""
 
     def check_students(self, step: CellsStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find students of another partition, and draws that training data leave too few combinations."""
+        """Reject students of another partition, and draws for which training data leaves too few combinations."""
         if isinstance(step, EvaluateStep):
             skipped_combinations(step, experiment, catalog, run)
             refuse_other_partitions(step, experiment, catalog)
@@ -59,7 +59,7 @@ class CallKind(StepKind[CellsStep]):
         return ((conversations, cell) for cell in drawn_cells(step, context))
 
     def estimates(self, step: CellsStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """Estimate the calls of each student and grader, without those that an earlier step makes."""
+        """Estimate the calls of each student and grader, excluding those that an earlier step makes."""
         experiment, steps = basis.experiment, basis.experiment.steps
         place = steps.index(step)
         cells = [list(step_cells(one, experiment, basis.catalog)) for one in steps[: place + 1]]
@@ -102,7 +102,7 @@ class CallKind(StepKind[CellsStep]):
         return {"calls": counts.called + counts.found, "combinations": _combinations_hash(step, run)}
 
     def take(self, step: CellsStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Count all calls as found if the draws still give the recorded combinations."""
+        """Count all calls as found if the draws still yield the recorded combinations."""
         if made["combinations"] != _combinations_hash(step, run):
             return None
         result.counts[step.name] = CallCounts(found=made["calls"])
@@ -180,7 +180,7 @@ def counts_line(step: str, counts: CallCounts) -> str:
 
 
 def end_calls(step: str, counts: CallCounts, context: StepContext) -> None:
-    """Show the calls and cost of a step, as its last line unless the step was stopped."""
+    """Print the calls and cost of a step, and mark it as finished unless it was stopped."""
     note = context.progress.end if counts.stopped is None else context.progress.leave
     note(step, counts_line(step, counts))
 
@@ -211,7 +211,7 @@ class DatasetKind(StepKind[DatasetStep]):
     """Let a model generate texts until enough have full marks, or join earlier data sets."""
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find missing files of evaluations, and a folder in place of the data set."""
+        """Raise an error if an evaluation's file is missing, or if another folder is in place of the data set."""
         from skillmix.datasets.build import DATASET
 
         require_replaceable(run.step(step.name) / "dataset", DATASET)

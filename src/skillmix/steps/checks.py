@@ -1,4 +1,4 @@
-"""Checks before a run is changed, so that a rejected run stays as it was."""
+"""Checks before a run is changed, so that a rejected experiment leaves the run as it was."""
 
 import asyncio
 from collections import deque
@@ -151,7 +151,7 @@ def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Ste
 
 
 def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Find students without a model, and students that a step must not call."""
+    """Check that students have models, and that steps may call them."""
     now = with_trained(experiment, run)
     will_be_trained: set[str] = set()
     for step in steps:
@@ -315,7 +315,7 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
 
 
 async def probe_settings(settings: Mapping[str, Settings]) -> None:
-    """Open models, and report all unusable ones in one error."""
+    """Open and probe models, and report all unusable ones in a single error."""
     errors: list[UserError] = []
     probed: dict[str, _Probed] = {}
     async with AsyncExitStack() as opened:

@@ -41,7 +41,7 @@ _COLUMNS: Final[dict[str, str | None]] = {
     "GPU hours, at most": "GPU hours",
     "expected from": None,
 }
-"""The headings of the wide table, each with its heading in the short table."""
+"""Map the headings of the wide table to those of the short table; None for a column that the short table omits."""
 _NUMBERS: Final = slice(3, -1)
 """The columns of numbers in the wide table."""
 _LONGEST_ADDITIONS: Final = 80
@@ -100,7 +100,7 @@ class Averages(NamedTuple):
     calls_per_vote: float
     """Attempts per vote, which exceed 1 if unparseable grades were retried; 1 for students."""
     basis: str
-    """The origin and the number of the past calls."""
+    """The source and number of the past calls."""
 
 
 class PastCalls:
@@ -163,7 +163,7 @@ class Expected:
     cost_usd: float | None
     """None if the price is unknown."""
     basis: str
-    """The origin of the average tokens: past calls, or typical lengths."""
+    """The source of the expected token counts: past calls, or typical lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class CallEstimate:
 
 @dataclass(frozen=True, slots=True)
 class EstimateBasis:
-    """The input that all estimates share."""
+    """The inputs that all estimates share."""
 
     experiment: Experiment
     catalog: Catalog
@@ -224,7 +224,7 @@ Counted = Sequence[tuple[Combination, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """The calls and tokens of a row or of a part of it."""
+    """The calls and tokens of a row or part of a row."""
 
     calls: float = 0
     input: float = 0
@@ -351,7 +351,7 @@ def _estimate(
 
 
 def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
-    """Format a row for each model of each step, and the sums, which are unknown if a part is unknown.
+    """Format a row for each model of each step, and a row of sums; a sum is unknown if any summand is.
 
     Unless wide, the table fits into a terminal: it has fewer columns, and long model strings are shortened.
     """

@@ -58,7 +58,7 @@ class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find missing weights, data and replay texts, and a folder with another model or training run."""
+        """Raise an error for missing weights, data or replay texts, or a folder with another model or training run."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
@@ -83,7 +83,7 @@ class TrainKind(StepKind[TrainStep]):
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours, role="training")]
 
     def work(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
-        """Return the optimizer steps, whose number is unknown for epochs of an unknown number of conversations."""
+        """Return the work in optimizer steps; their number is unknown until the conversations can be counted."""
         is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
         total: int | None = step.steps or DEFAULT_STEPS
         if step.epochs is not None:
@@ -269,7 +269,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
     """Choose texts for people, count their answers, and let simulated raters answer."""
 
     def check(self, step: AnnotateStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find a name of another rater in the run, and a file in place of the step's folder."""
+        """Raise an error if a rater's name belongs to another rater, or if a file is in place of the step's folder."""
         for rater in step.raters:
             require_same_rater(run.people, rater, step.simulated.get(rater, PERSON))
         folder = run.step(step.name)
@@ -291,7 +291,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
         return f"{plural(len(step.raters), 'rater')} answered all texts" if is_same else None
 
     def run(self, step: AnnotateStep, context: StepContext, result: RunResult) -> bool:
-        """Count answers, store those of simulated raters, and write spreadsheets for people with texts left."""
+        """Store simulated raters' answers, count all answers, and write spreadsheets for people with texts left."""
         if result.stopped is None:
             missing = _missing_answers(step, context.run)
         else:  # the sample depends on all texts
@@ -333,7 +333,7 @@ class GradersKind(StepKind[GradersStep]):
     """Write the cards of all graders, as JSON and as text, into the folder of the step."""
 
     def check(self, step: GradersStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find a folder of the step that contains other files."""
+        """Raise an error if the step's folder contains other files."""
         require_replaceable(run.step(step.name), _CARDS)
 
     def inputs(self, step: GradersStep, source: StepInputs) -> Inputs | None:
@@ -342,7 +342,7 @@ class GradersKind(StepKind[GradersStep]):
         return None if state is None else of_settings(step) | {"the run": state}
 
     def take(self, step: GradersStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Return the cards if they exist."""
+        """Describe where the cards are; return None if they are missing."""
         is_there = all((run.step(step.name) / name).is_file() for name in (_JSON_FILE, _TEXT_FILE))
         return f"the cards in {run.step(step.name)} are up to date" if is_there else None
 
@@ -385,7 +385,7 @@ class ReportKind(StepKind[ReportStep]):
     """Write tables, figures and pages about all earlier steps."""
 
     def check(self, step: ReportStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find a folder in place of the report, and missing runs."""
+        """Raise an error if another folder is in place of the report, or if a run is missing."""
         from skillmix.report.records import REPORT
 
         require_replaceable(run.path / "report", REPORT)
@@ -400,7 +400,7 @@ class ReportKind(StepKind[ReportStep]):
         return of_settings(step) | {f"the run {name}": state for name, state in states.items()}
 
     def take(self, step: ReportStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Return the page if it exists."""
+        """Add the page to the result; return None if it is missing."""
         if not (run.path / "report" / "index.html").is_file():
             return None
         result.reports.append(run.path / "report" / "index.html")

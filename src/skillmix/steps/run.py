@@ -260,7 +260,7 @@ def train_steps(
 
 
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
-    """Estimate the calls, tokens, cost and GPU hours of all steps, with the errors of a run but without calls."""
+    """Estimate calls, tokens, cost and GPU hours of all steps after the checks of a run that need no calls."""
     run, steps = new_run(experiment.name), experiment.steps
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     checks = (*plan_checks(experiment, catalog, steps, run), *student_checks(experiment, catalog, steps, run))

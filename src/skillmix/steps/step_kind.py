@@ -51,18 +51,18 @@ class StepInputs:
     run: Run
 
     def model(self, spec: str) -> str:
-        """Identify a model trained here by its content, and any other model by its name in requests."""
+        """Identify a model trained here by its lineage, and any other model by its name in requests."""
         name, _, identity = model_name(spec).partition("#")
         return identity or name
 
     def prompts(self, name: str | None) -> list[str]:
-        """Identify a prompt set, by default that of the experiment, by its name and hash."""
+        """Identify a prompt set, by default the experiment's, by its name and hash."""
         chosen = name or self.experiment.prompts
         return [chosen, load_prompts(chosen).content_hash()]
 
 
 def of_settings(step: Step, *, without: Iterable[str] = ()) -> Inputs:
-    """Return the settings of a step."""
+    """Return a step's settings as inputs."""
     settings = step.model_dump(mode="json", exclude={"name", "stage", *without})
     return {f"its {name}": value for name, value in settings.items()}
 
@@ -111,7 +111,7 @@ def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs
 
 
 def of_files(name: str, files: Iterable[str]) -> Inputs:
-    """Hash files that the experiment lists."""
+    """Return the hashes of files that the experiment lists; None for an unreadable file."""
     found: Inputs = {}
     for file in files:
         try:
@@ -162,7 +162,7 @@ class RunResult:
     taken: set[str] = field(default_factory=set)
     """Steps that an earlier invocation had finished."""
     waiting: dict[str, list[str]] = field(default_factory=dict)
-    """Inputs that steps wait for, in words, such as people's answers."""
+    """For each waiting step, descriptions of the missing inputs, such as people's answers."""
 
     @property
     def has_made(self) -> bool:
@@ -186,7 +186,7 @@ class RunResult:
 
     @property
     def failed(self) -> dict[str, CallProblem]:
-        """Return the problems of the calls without an outcome."""
+        """Return the problem of each call without an outcome."""
         return {str(key): problem for counts in self.counts.values() for key, problem in counts.failed.items()}
 
     def failure_lines(self) -> list[str]:

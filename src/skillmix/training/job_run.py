@@ -64,16 +64,16 @@ _PRIVATE: Final = {
     r"(?<=\S)–(?=\S)": ("\ue003", "–"),
     r"(?<=\S)/(?=\S)": ("\ue004", "/"),
 }
-"""Opening straight quotation marks, and marks without blanks around them: patterns, their tokens, and their text."""
+"""Opening straight quotation marks and unspaced marks: for each pattern, its token and its text."""
 _BLANK_BEFORE: Final = r" (?=[,.;:!?…)\]}”’%\"'\ue002-\ue004])"
 _BLANK_AFTER: Final = r"(?<=[(\[{“‘$£€#\ue000-\ue004]) "
-"""Blanks that the decoder removes again."""
+"""Patterns for the spaces that the decoder removes."""
 _SPREAD: Final = 0.02
 """The standard deviation of the random weights."""
 
 
 def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[Any, list[int]]:
-    """Return the tokenizer of a train step's base, which a new shape learns from the data, and the end tokens."""
+    """Return the tokenizer of a train step's base, trained on the data for a new shape, and the end tokens."""
     shape = shape_of(base)
     spec = shape.spec if isinstance(shape, CopiedShape) else base if shape is None else None
     if spec is not None:
@@ -115,7 +115,7 @@ def word_tokenizer(texts: Sequence[str]) -> Any:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> Any:
-    """Create a model with random weights, a Llama or a copied shape; the weights are the same on every machine."""
+    """Create a Llama or a model with a copied architecture, with random weights that are equal on every machine."""
     with torch.random.fork_rng(devices=[]):
         if isinstance(shape, CopiedShape):
             folder = checkpoint_of(parse_spec(shape.spec)).base
@@ -138,7 +138,7 @@ def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         if parameter.ndim > 1:
-            # The weights are not normally distributed, because processors round logarithms and cosines differently.
+            # Draw from a uniform distribution, because processors round the functions for normal draws differently.
             uniform = torch.rand(parameter.shape, generator=generator) - 0.5
             parameter.copy_(uniform * (12**0.5 * _SPREAD))
     return model

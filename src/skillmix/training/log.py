@@ -72,7 +72,7 @@ def append_row(file: Path, row: Row) -> None:
 
 
 def cut_log(file: Path, *, before: int) -> None:
-    """Remove the rows of a step and of all later steps, because a resumed training run repeats them."""
+    """Remove the rows from a step onward, because a resumed training run repeats these steps."""
     lines = [line for line, row in _lines_and_rows(file) if row["step"] < before] if file.is_file() else []
     partial = file.with_name(f"{file.name}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ _KINDS: Final = (*_WEIGHTS, "first", "second")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run. Order, dropout and rounding depend on step and seed, so there is no other random state."""
+    """The progress of a run. Order, dropout and rounding depend on step and seed, so no random state is stored."""
 
     steps: int
     """Optimizer steps taken."""
@@ -47,7 +47,7 @@ class Progress:
     seconds: float = 0.0
     """The time of all steps so far."""
     budget: int | None = None
-    """The tokens in a micro-batch that fit into memory."""
+    """The number of tokens in a micro-batch that fit into memory; None until it is known."""
 
 
 class Checkpoints:
@@ -160,7 +160,7 @@ def _sync(path: Path) -> None:
 _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
 """Dense bfloat16 operations per second as stated by the manufacturers, by a part of the device's name."""
 _RECENT: Final = 20
-"""The number of steps to average the rate over; the first step, which compiles kernels, soon drops out."""
+"""The number of steps over which the rate is averaged; the first step, which compiles kernels, soon drops out."""
 _LONGEST: Final = 1800.0
 """Seconds after which a checkpoint is written even before `checkpoint_every` steps."""
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -168,7 +168,7 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 
 
 def operations_per_token(model: Any) -> int:
-    """Operations of a training step per token: 4 for each weight, and 2 more for the gradient of a trained weight."""
+    """Count a training step's operations per token: 4 for each weight, and 2 more if the weight is trained."""
     return sum((6 if parameter.requires_grad else 4) * parameter.numel() for parameter in model.parameters())
 
 
@@ -218,7 +218,7 @@ def train(
     validation: Sequence[Example] = (),
     on_progress: Callable[[Row], None] = lambda row: None,
 ) -> TrainResult:
-    """Train to the end, starting from the last checkpoint if there is one."""
+    """Train until the last step or an early stop, starting from the last checkpoint if there is one."""
     ranks = joined_ranks()
     engine, checkpoints = Engine(model, recipe, ranks), Checkpoints(folder / "checkpoints", ranks)
     progress = checkpoints.last() or Progress(steps=0, seed=recipe.seed)

@@ -21,11 +21,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this process writes the files that exist only once."""
+        """Whether this process writes the files that all ranks share."""
         return self.own == 0
 
     def summed(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the sum over all ranks."""
+        """Sum a tensor over all ranks in place, and return it."""
         if self.count > 1:
             distributed.all_reduce(numbers)
         return numbers
@@ -60,7 +60,7 @@ def joined_ranks() -> Ranks:
 
 
 def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
-    """Shard the weights of every layer, and the weights outside the layers, by rows.
+    """Shard the weights, both inside and outside the layers, by rows.
 
     Gradients are summed over the ranks, not averaged, because each loss is already divided by the tokens of all ranks.
     """
@@ -69,7 +69,7 @@ def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for layer in packed.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    # Embeddings and output matrix often share their weights, which both ends of the forward pass need.
+    # The embeddings and the output matrix often share their weights, which both ends of the forward pass need.
     fully_shard(packed, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     for module in (*packed.layers, packed):
         module.set_gradient_divide_factor(1.0)

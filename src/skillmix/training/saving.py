@@ -1,4 +1,4 @@
-"""LoRA adapters, and training results for other programs: a Hugging Face checkpoint or a PEFT adapter."""
+"""LoRA adapters, and the files of a trained model: a Hugging Face checkpoint or a PEFT adapter."""
 
 import shutil
 import warnings
@@ -54,7 +54,7 @@ def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints: int, is_adapter: bool) -> None:
-    """Raise an error before training if the disk lacks space for the result together with a number of checkpoints."""
+    """Raise an error before training if the disk lacks space for the trained model and a number of checkpoints."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     result = sum(p.numel() * p.element_size() for p in (trained if is_adapter else model.parameters()))
     needed = checkpoints * sum(p.numel() for p in trained) * precision.checkpoint_bytes + result

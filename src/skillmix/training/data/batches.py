@@ -23,14 +23,14 @@ class TrainingOrder:
     batch: int
     seed: int
     total: int | None = None
-    """Conversations in the whole training run, if its last batch may be smaller."""
+    """The number of conversations in the whole training run; None if every batch is full."""
     replay: Replay | None = None
     replay_ratio: float = 0.0
     """Replayed texts per conversation."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps until every conversation was used once."""
+        """Return the number of steps after which every conversation has been used once."""
         return ceil(len(self.conversations) / self.batch)
 
     def step(self, number: int) -> Sequence[Example]:
@@ -49,7 +49,7 @@ class TrainingOrder:
 
 
 def steps_of(epochs: float, *, conversations: int, batch: int) -> tuple[int, int]:
-    """Return the steps and the conversations in a number of epochs.
+    """Return how many steps and conversations a number of epochs contains.
 
     >>> steps_of(2, conversations=100, batch=64)
     (4, 200)
@@ -103,7 +103,7 @@ def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[l
 
 
 def pack(examples: Sequence[Example], *, multiple: int = 1) -> MicroBatch:
-    """Concatenate examples; a filling, which is an example without targets, rounds the length up to a multiple."""
+    """Concatenate examples; padding, in the form of an example without targets, rounds the length up to a multiple."""
     useful = sum(len(example.tokens) for example in examples)
     filling = max(1, -(-useful // multiple)) * multiple - useful
     lengths = [len(example.tokens) for example in examples] + ([filling] if filling else [])

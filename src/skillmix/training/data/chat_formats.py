@@ -1,7 +1,7 @@
-"""Determine the format of a chat template: render unmistakable words, and look where they appear.
+"""Determine the format of a chat template by rendering placeholder words and finding where they appear.
 
-A `ChatFormat` contains the fixed strings around the messages, so that a conversation can be rendered in pieces. For
-each piece it is known whether it belongs to the template or to a message, and whether it is trained.
+A `ChatFormat` contains the fixed strings around the messages, so that a conversation can be rendered in pieces. Each
+piece records whether it belongs to the template or to a message, and whether it is trained.
 """
 
 import json
@@ -42,15 +42,15 @@ class ChatFormat:
     first: str
     """The text before the first user message: begin token, default system message and mark of the user."""
     to_earlier: str
-    """The text between a user message and an answer that another user message follows."""
+    """The text between a user message and an answer that is followed by another user message."""
     between: str
     """The text between such an answer and the next user message."""
     after_user: str
     """The text after the last user message, up to where the model begins to generate."""
     lead: str
-    """What the model generates before an answer: blanks, or a thought without words."""
+    """What the model generates before an answer: whitespace, or an empty thought."""
     end: str
-    """What the model generates after an answer: the end token, perhaps with blanks before it."""
+    """What the model generates after an answer: the end token, possibly preceded by whitespace."""
     last: str
     """The text after the end token of the last answer."""
     user_blanks: Blanks = "keep"
@@ -84,7 +84,7 @@ PIECES_A_TURN: Final = 6
 
 
 def _trimmed(text: str, blanks: Blanks) -> str:
-    """Return a text without the blanks that a template removes."""
+    """Return a text without the whitespace that a template removes."""
     return text if blanks == "keep" else str(getattr(text, blanks)())
 
 
@@ -117,9 +117,9 @@ class Template:
                 )
 
     def samples(self, turns: Sequence[Turn]) -> list[list[Piece]]:
-        """Return the renderings that train each answer once, whether whole conversations or parts up to an answer.
+        """Split a conversation into samples that train each answer once: the whole, or one part up to each answer.
 
-        Raise an error if the template renders any of them differently, as a whole or up to where the model begins to
+        Raise an error if the template renders a sample differently, as a whole or up to where the model begins to
         generate.
         """
         samples = []
@@ -151,7 +151,7 @@ class Template:
         return text
 
     def _find_format(self, ends: Sequence[str]) -> ChatFormat:
-        """Determine the format by rendering two turns of unmistakable words, and the prompt for the second answer."""
+        """Determine the format by rendering two turns of placeholder words, and the prompt for the second answer."""
         strings, rest = [], self.render(_messages(_WORDS))
         for word in _WORDS:
             if rest.count(word) != 1:
@@ -193,7 +193,7 @@ class Template:
         )
 
     def _blanks(self, index: int) -> Blanks:
-        """Return how the template treats the blanks around a message."""
+        """Return how the template treats the whitespace around a message."""
         word, words = _WORDS[index], list(_WORDS)
         plain = self.render(_messages(words))
         words[index] = f"{_BLANKS}{word}{_BLANKS}"

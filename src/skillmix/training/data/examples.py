@@ -15,7 +15,7 @@ from skillmix.training.data.chat_formats import SealedTokenizer, Template, Turn
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One tokenized conversation, or one piece of replayed text."""
+    """One tokenized conversation, or one chunk of replayed text."""
 
     key: str
     tokens: np.ndarray
@@ -30,7 +30,7 @@ class Data(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps until every conversation was used once."""
+        """Return the number of steps after which every conversation has been used once."""
         ...
 
     def step(self, number: int) -> Sequence[Example]:
@@ -74,7 +74,7 @@ class Encoder:
         self.sealed = SealedTokenizer(tokenizer, marks=marks)
 
     def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """Return the examples of all conversations, by the rule for long ones; raise an error if there are none."""
+        """Convert conversations to examples, applying the rule for long ones; raise an error if none is left."""
         prepared = self.fitting(conversations, limit=limit, too_long=too_long)
         if not prepared.examples:
             raise UserError(
@@ -85,7 +85,7 @@ class Encoder:
         return prepared
 
     def fitting(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """Return the examples of all conversations, by the rule for long conversations; there may be none."""
+        """Convert conversations to examples, applying the rule for long ones; the result may be empty."""
         kept: list[Example] = []
         dropped: list[str] = []
         cut: list[str] = []

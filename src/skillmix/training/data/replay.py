@@ -1,4 +1,4 @@
-"""Replayed text: plain text from files of any size, read when it is needed, and the same after a resume.
+"""Replayed text: plain text from files of any size, read on demand and identical after a resume.
 
 A hash draws the file of the n-th text, with larger files drawn more often. The texts in a file are used in order, and
 after the last text the file starts again. To resume at a later text, the earlier draws are counted, and each file is
@@ -47,11 +47,11 @@ class Replay:
         self._open: dict[int, tuple[int, Iterator[str]]] = {}
         """For files in the order of their last use: the index of the next text, and the texts from there on."""
         self._counts: Counter[int] = Counter()
-        """Texts drawn from each file, by the file's index, among the first `_counted` texts."""
+        """For each file, by index, how many of the first `_counted` texts are drawn from it."""
         self._counted = 0
 
     def text(self, number: int) -> Example:
-        """Return the text with a number, counted from 0; this is fast if the numbers increase."""
+        """Return the replayed text with this number, counted from 0; this is fast if the numbers increase."""
         if number < self._counted:
             self._counts, self._counted = Counter(), 0
         while self._counted < number:
@@ -77,7 +77,7 @@ class Replay:
 
 
 def _endless_texts(file: Path, *, field: str, size: int) -> Iterator[str]:
-    """Yield a file's texts again and again, split into parts of at most `size` characters; blank parts are omitted."""
+    """Yield a file's texts endlessly, split into parts of at most `size` characters; blank parts are omitted."""
     while True:
         if file.name.endswith(_JSON_LINES):
             texts = _json_texts(file, field)
@@ -132,7 +132,7 @@ def _parquet_texts(file: Path, field: str) -> Iterator[str]:
 
 
 def _blocks(file: Path, size: int) -> Iterator[str]:
-    """Split a plain text into blocks; only lines longer than a block are split."""
+    """Split a plain text file into blocks of whole lines; only lines longer than a block are split."""
     block: list[str] = []
     length = 0
     with _OPENERS.get(file.suffix, open)(file, "rt", encoding="utf-8", errors="replace") as lines:

@@ -1,6 +1,6 @@
-"""The optimizer, which sums up gradients during the backward pass and updates every parameter in a single pass.
+"""The optimizer, which accumulates gradients during the backward pass and updates all parameters in a single pass.
 
-The precision determines how weights, moments and sums are stored; see `experiment/train_step.py`.
+The precision determines how weights, moments and accumulated gradients are stored; see `experiment/train_step.py`.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from skillmix.training.ranks import local_part, start_of
 
 
 class TrainingRecipe(RecipeSettings):
-    """A train step's settings, together with the numbers that are only known in its run."""
+    """A train step's settings, together with the numbers that are known only once its data has been read."""
 
     steps: int = DEFAULT_STEPS
     betas: tuple[float, float] = (0.9, 0.999)
@@ -36,7 +36,7 @@ class TrainingRecipe(RecipeSettings):
 
     @classmethod
     def of(cls, settings: RecipeSettings, *, steps: int, seed: int) -> "TrainingRecipe":
-        """Return the recipe of a train step once its data were counted."""
+        """Return the recipe of a train step whose data has been counted."""
         fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
         gamma = settings.replay.gamma if settings.replay else 0.0
         return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
@@ -58,9 +58,9 @@ class TrainingRecipe(RecipeSettings):
 
 DTYPES: Final[dict[FloatType, torch.dtype]] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _HIGH: Final = -(1 << 16)
-"""A mask of the bits that bfloat16 keeps."""
+"""A mask for the bits of a float32 that bfloat16 keeps."""
 _SECOND, _WEIGHT, _SUM = 1, 2, 3
-"""Streams of noise. Each number is added to a parameter's key, which is a multiple of 8."""
+"""The numbers of the noise streams. Each is added to a parameter's key, which is a multiple of 8."""
 
 NewValues = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 """The weight, first moment and second moment after a step."""
@@ -87,7 +87,7 @@ def _mixed(bits: torch.Tensor) -> torch.Tensor:
 
 
 def _halves(exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the nearest bfloat16 of each float32, with ties away from zero, and the 16 bits that it drops."""
+    """Round each float32 to the nearest bfloat16, with ties away from zero; also return the 16 dropped bits."""
     bits = exact.view(torch.int32)
     return ((bits + 0x8000) & _HIGH).view(torch.float32).to(torch.bfloat16), bits.to(torch.int16)
 
@@ -152,7 +152,7 @@ def update_stochastic(
 
 
 def add_rounded(total: Any, gradient: Any, key: Any, tick: Any, start: Any) -> None:
-    """Add a gradient to a bfloat16 sum with stochastic rounding."""
+    """Add a gradient to accumulated bfloat16 gradients with stochastic rounding."""
     index = torch.arange(len(total), dtype=torch.int32, device=total.device) + start
     total.copy_(rounded(total.float() + gradient.float(), noise(key + _SUM, tick, index)))
 
@@ -170,7 +170,7 @@ _MOMENTUM: Final = 0.95
 _NEWTON: Final = (3.4445, -4.7750, 2.0315)
 """The coefficients of Muon's polynomial, as used by its authors and by torch."""
 _NUMBERS_AT_ONCE: Final = 1 << 26
-"""The most numbers of hidden matrices whose directions are computed at once, which limits the memory for them."""
+"""The most elements of hidden matrices whose directions are computed at once, which limits their memory."""
 _TICKS: Final = 4096
 """Ticks per step: one for each micro-batch, and the last one for the update."""
 
@@ -188,7 +188,7 @@ class TrainedParameter:
     """The first moments; SGD has none."""
     second: torch.Tensor | None
     total: torch.Tensor
-    """The sum of the step's gradients so far."""
+    """The gradients accumulated so far in the step."""
     key: torch.Tensor
     """The key of the noise."""
     start: torch.Tensor
@@ -210,7 +210,7 @@ class Optimizer:
         low_halves: Mapping[str, torch.Tensor] | None = None,
         hidden: Container[str] = (),
     ) -> None:
-        """Muon updates the `hidden` matrices, and Adam all other parameters."""
+        """Prepare to train the named parameters; with Muon, it updates the `hidden` matrices and Adam all others."""
         self.recipe, self.precision = recipe, precision
         self._hidden = hidden if recipe.optimizer == "muon" else ()
         named = list(named)
@@ -218,7 +218,7 @@ class Optimizer:
         is_compiled = device.type == "cuda"
         self._update, self._add = _functions(is_compiled, recipe.optimizer, precision, recipe.betas, recipe.eps)
         self._update_hidden, _ = _functions(is_compiled, "muon matrix", precision, recipe.betas, recipe.eps)
-        # One product for all matrices of a shape saves thousands of launches on a GPU. On a CPU it would save nothing.
+        # One product for all matrices of the same shape saves thousands of launches on a GPU, but nothing on a CPU.
         self._most_at_once = _NUMBERS_AT_ONCE if is_compiled else 1
         self.parameters = [self._trained_parameter(name, parameter, low_halves or {}) for name, parameter in named]
         self._tick = torch.zeros((), dtype=torch.int32, device=device)
@@ -233,18 +233,18 @@ class Optimizer:
         ]
 
     def begin(self, step: int, micro_batch: int) -> None:
-        """Start a micro-batch, to which later gradients belong. The first micro-batch of a step resets the sums."""
+        """Start a micro-batch. The first micro-batch of a step resets the accumulated gradients."""
         self._tick.fill_(step * _TICKS + micro_batch)
         if micro_batch == 0:
             self.untouched = {trained.name for trained in self.parameters}
 
     def drop_gradients(self) -> None:
-        """Discard gradients that were computed but not yet added up."""
+        """Discard gradients that were computed but not yet accumulated."""
         for trained in self.parameters:
             trained.parameter.grad = None
 
     def close(self) -> None:
-        """Stop summing up gradients, and release the state."""
+        """Stop accumulating gradients, and release the state."""
         for hook in self._hooks:
             hook.remove()
         self.parameters.clear()
@@ -263,7 +263,7 @@ class Optimizer:
         rate, (beta1, beta2) = recipe.rate_at(step), recipe.betas
         is_sgd = recipe.optimizer == "sgd"
         first, second = (1.0, 1.0) if is_sgd else (1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1))
-        # Parameters that Adam updates next to Muon have a separate learning rate.
+        # Parameters that Adam updates while Muon updates the matrices have a separate learning rate.
         is_muon, adam_rate = recipe.optimizer == "muon", recipe.adam_learning_rate or MUON_ADAM_RATE
         other = rate * (adam_rate / recipe.learning_rate if is_muon else 1.0)
         rows = [[other / first, second**-0.5, decay] for decay in (1.0, 1 - other * recipe.weight_decay)]
@@ -286,7 +286,7 @@ class Optimizer:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _directions(self, numbers: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield Muon's direction for each hidden matrix by name."""
+        """Yield the name of each hidden matrix with Muon's direction for it."""
         by_shape: dict[Any, list[TrainedParameter]] = {}
         for trained in self.parameters:
             if trained.name in self._hidden:
@@ -335,9 +335,9 @@ class Optimizer:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of a contiguous tensor as a vector in the same memory.
+    """Return the elements of a contiguous tensor as a vector in the same memory.
 
-    A view would have the same numbers, but the compiler would compile again for views of matrices and of vectors.
+    A view would have the same elements, but the compiler would compile separately for views of matrices and vectors.
     """
     if not tensor.is_contiguous():
         raise ValueError("only a contiguous tensor can be seen as a vector")
@@ -349,7 +349,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 def _functions(
     is_compiled: bool, optimizer: str, precision: Precision, betas: tuple[float, float], eps: float
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return a function that updates a parameter, and one that adds a gradient to a bfloat16 sum."""
+    """Return a function that updates a parameter, and one that accumulates a gradient in bfloat16."""
     rules: dict[str, Rule] = {"sgd": sgd, "muon matrix": muon}
     rule = rules.get(optimizer) or partial(adam, betas=betas, eps=eps)
     update, add = partial(UPDATES[precision.storage], rule), add_rounded

@@ -18,7 +18,7 @@ ATTENTION: Final = "skillmix_packed"
 _WHOLE: Final = -1
 """The window size for attention to all earlier tokens."""
 _SHORT: Final = 128
-"""The length of an example that a CPU may pad, in tokens; longer examples keep the CPU busy alone."""
+"""The longest example that is padded on a CPU, in tokens; a longer example keeps the CPU busy by itself."""
 
 
 @torch.library.custom_op("skillmix::packed_attention", mutates_args=())  # type: ignore[untyped-decorator]
@@ -31,7 +31,7 @@ def packed_attention(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the outputs (tokens, heads, size) and the logarithms of the softmax denominators (heads, tokens)."""
+    """Return outputs of shape (tokens, heads, size) and logarithms of softmax denominators, (heads, tokens)."""
     if query.is_cuda:
         result = torch.ops.aten._flash_attention_forward(
             query, key, value, bounds, bounds, longest, longest, 0.0, True, False,
@@ -129,7 +129,7 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Compute attention for transformers: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    In compiled layers, `longest` is a tensor whose length is the number.
+    In compiled layers, `longest` is a tensor whose length is the value.
     """
     if dropout or softcap:
         # Models with such settings are rejected earlier. A model that requests dropout or capping without a setting is
@@ -162,7 +162,7 @@ class _Group(NamedTuple):
 
 
 def _groups(bounds: torch.Tensor) -> Iterator[_Group]:
-    """Group examples whose lengths lie between the same powers of two; a long example forms a group by itself.
+    """Group examples whose lengths are between the same powers of two; a long example forms a group by itself.
 
     No token attends to padding, because padding comes last. The outputs of padding are unused, so its gradients are
     zero.
@@ -203,13 +203,13 @@ def _mask(group: _Group, window: int, like: torch.Tensor) -> torch.Tensor | None
 LOGITS: Final = 1 << 28
 """The largest number of logits in a chunk."""
 _LOGITS_ON_CPU: Final = 1 << 22
-"""The same number on a CPU, where the system would allocate a larger block anew each time."""
+"""The same limit on a CPU, where the system would reallocate a larger block each time."""
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     """The weighted sum of the losses, and the loss of each row.
 
-    The forward pass computes the gradient too, because the logits of a chunk exist only then.
+    The forward pass also computes the gradient, because the logits of a chunk exist only then.
     """
 
     @staticmethod
@@ -225,7 +225,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         rows = max(1, chunk_logits // len(weight))
         chunk_losses = _chunk_function(hidden.is_cuda)
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
-            # Use copies, because the compiler would compile again for tensors that begin inside other tensors.
+            # Use copies, because the compiler would recompile for tensors that begin inside other tensors.
             chunk = targets[part].clone(), shares[part].clone()
             losses[part], gradient = chunk_losses(hidden[part] @ weight.T, *chunk)
             if hidden_gradient is not None:
@@ -282,7 +282,7 @@ _MARK: Final = "is_compiled_by_skillmix"
 
 
 def compile_layers(layers: Any, *, is_lean: bool) -> None:
-    """Compile the forward pass of the layers, which share their code, so that one compilation serves all of them.
+    """Compile the layers' forward pass; the layers share their code, so one compilation serves all of them.
 
     Lean layers keep only activations that require a matrix product to recompute, which saves a third of the memory for
     a few percent more time. Without gradients, a layer runs uncompiled, because a second compilation would take longer
@@ -296,7 +296,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
         def call(hidden: torch.Tensor, **arguments: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(hidden, **arguments)
-            if not hidden.requires_grad:  # the first layer below an adapter, which would be compiled separately
+            if not hidden.requires_grad:  # the first layer after frozen embeddings, else compiled separately
                 hidden = hidden.detach().requires_grad_()
             # Mark the sizes that vary, so that the compiler does not specialize on the first ones.
             cos, sin = arguments["position_embeddings"]

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 
     tokens: int
     segments: int
-    """The number of examples, including the filling and empty examples."""
+    """The number of examples, including the padding and empty examples."""
     rows: int
     """The number of targets, including targets of weight 0."""
 
@@ -65,7 +65,7 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = None) -> Inputs:
-    """Return a micro-batch in host memory, filled up to a shape with empty segments and rows of weight 0.
+    """Convert a micro-batch to tensors in host memory, padded to a shape with empty segments and rows of weight 0.
 
     A batch without targets has one row of weight 0.
     """
@@ -90,7 +90,7 @@ def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = No
 
 
 def ladder_step(number: int, *, per_octave: int = 8) -> int:
-    """Return the distance between rungs on a ladder with some rungs per octave, so that sizes take few values.
+    """Return the step by which sizes near a number are rounded up, so that they take few values per octave.
 
     >>> [ladder_step(number, per_octave=8) for number in (100, 4096, 9000, 17000)]
     [512, 512, 1024, 2048]
@@ -100,7 +100,7 @@ def ladder_step(number: int, *, per_octave: int = 8) -> int:
 
 
 def padded_shape(batch: MicroBatch) -> Shape:
-    """Return one of few shapes for a micro-batch, so that similar micro-batches have the same shape.
+    """Round up a micro-batch's shape, so that similar micro-batches have the same shape.
 
     The number of target rows is rounded up more coarsely than the number of tokens, because a row costs far less than a
     token.
@@ -117,7 +117,7 @@ class _Recording(NamedTuple):
 
 
 class Recordings:
-    """Replays of device work by key; work with a new key is run, and is recorded when the key is repeated."""
+    """Records device work by key and replays it; work with a new key is run, and recorded when the key repeats."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -130,7 +130,7 @@ class Recordings:
         self._pool: GraphPool | None = None
 
     def inputs(self, host: Inputs, *, longest: int) -> Inputs:
-        """Copy the inputs of a pass to the device, into the memory that is read by passes of this shape."""
+        """Copy the inputs of a pass to the device, into the memory that recorded passes of this shape read."""
         inputs = host.sent(self.device, longest=longest, memory=self._inputs.get(host.shape))
         return self._inputs.setdefault(host.shape, inputs)._replace(longest=longest)
 
@@ -153,7 +153,7 @@ class Recordings:
             work()
 
     def capture(self, work: Work) -> Work | None:
-        """Return the replay of a graph, which has not run yet; None if memory runs out or recording is impossible."""
+        """Record work as a graph without running it, and return its replay function; None if that is impossible."""
         try:
             replay: Work = self._graphs.capture(work).replay
         except (NotCaptured, torch.OutOfMemoryError) as error:
