@@ -1,4 +1,4 @@
-"""Grade a text by code alone: the requested skills, the topic, the sense, and skills that were not requested.
+"""Grade a text by code alone: the requested skills, the topic, sense, and skills that were not requested.
 
 A checker returns the first span that it finds, and some spans extend to the end of the sentence. So this module calls
 the checker again on sequences of neighboring clauses. A sequence shows the skill *tightly* if the checker finds the
@@ -56,7 +56,7 @@ _EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
 
 
 def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Checker]) -> dict[str, bool]:
-    """Return, for each skill, whether it has a topic word of its own in a text, which must show all skills.
+    """Map each skill to whether it has a separate topic word; the text must show all these skills.
 
     >>> from skillmix.checkers.registry import checker_of
     >>> from skillmix.checkers.topics import topic_words
@@ -132,7 +132,7 @@ class _Clauses:
         return runs or [(0, count - 1)]
 
     def _run(self, first: int, last: int) -> Passage:
-        """Return the text of some neighboring clauses, which all skills of one text share."""
+        """Return a sequence of neighboring clauses as a passage, which is cached for all skills."""
         key = first, last
         if key not in self._runs:
             clauses, text = self._clauses, self._text
@@ -175,7 +175,7 @@ NOT_WOVEN: Final = "not about the topic: no clause that shows it has a topic wor
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decisions of code about one text, with the span that earned each point."""
+    """The code's decisions about one text, with the span that earned each point."""
 
     passage: Passage
     evidence: Mapping[str, Span | None]
@@ -188,7 +188,7 @@ class Verdict:
     requires_woven: bool = False
     """Whether a skill that is not woven into the topic earns no point."""
     figures_shown: Shown | None = None
-    """In a catalog of figures, all its skills that the text shows."""
+    """For a catalog of figures, all its skills that the text shows."""
     off_topic: str | None = None
     """The reason why a text is off topic although it contains words of the topic."""
 
@@ -258,7 +258,7 @@ class Verdict:
 
 
 class Judge:
-    """A grader that uses the vocabulary of topics and the sentences of the prompt, which a text must not copy."""
+    """A grader that uses the vocabulary of topics and the texts in the prompt, which a student must not copy."""
 
     def __init__(
         self,

@@ -30,11 +30,11 @@ from skillmix.checkers.words import (
 _LISTS: Final = lists_of("meaning")
 
 ENOUGH: Final = 2
-"""The smallest sum of weights with which a text makes no sense."""
+"""The smallest sum of weights at which a text makes no sense."""
 
 Kinds = frozenset[str]
 Rules = Sequence[tuple[Kinds, Kinds]]
-"""Two sets: the kinds that clash with a word, and the kinds that clash or rarely go with the word."""
+"""Pairs of sets: the kinds that clash with a word, and the kinds that clash or rarely go with the word."""
 Pairs = Iterator[tuple[Rules, int | None]]
 """The rules of a word, and the index of the noun that they apply to, if there is one."""
 
@@ -88,7 +88,7 @@ _ADJECTIVE_ENDINGS: Final = tuple(_TABLE["adjective endings"].split())
 
 @lru_cache(maxsize=4096)
 def kinds_of(lower: str) -> Kinds:
-    """Return the kinds of a noun in lower case; none for an unknown word.
+    """Return the kinds of a lower-case noun; empty for an unknown word.
 
     >>> sorted(kinds_of("onions")), sorted(kinds_of("married")), sorted(kinds_of("sadness"))
     (['food'], [], ['idea'])
@@ -105,7 +105,7 @@ def kinds_of(lower: str) -> Kinds:
 
 
 def clash(passage: Passage, topic: TopicWords) -> str | None:
-    """Say which words of a text clash; None if no known words clash.
+    """Describe words of a text that clash, or a last word that cannot end a sentence; None if there are none.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> from skillmix.checkers.topics import topic_words
@@ -139,7 +139,7 @@ def _clashes(passage: Passage, topic: TopicWords) -> Iterator[Clash]:
 
 
 def _unfinished_end(sentence: Sentence) -> str | None:
-    """Return a last word with which no sentence can end, such as "the", if a full stop follows the word."""
+    """Return the last word before a full stop if no sentence can end in it, such as "the"; otherwise None."""
     lower = [word.lower for word in sentence.words]
     end = sentence.text.rstrip("\"'”’)")
     if len(lower) < 2 or lower[-1] not in _LISTS["no end"] or not end.endswith(".") or end.endswith(".."):
@@ -175,7 +175,7 @@ class _Piece:
         return self.lower[index] in ("number", "letter", "color", "word") and is_symbol
 
     def clashes(self, *, is_far: bool) -> Iterator[Clash]:
-        """Find all clashes, except that a text on a technical topic may contain words of technical fields."""
+        """Yield all clashes; a technical word alone is one, unless the topic is technical (`is_far`)."""
         for index, word in enumerate(self.lower):
             kinds, base = self.kinds(index), stem(word)
             is_technical = kinds is not _SYMBOL and bool(kinds) and (kinds <= _FAR or "far" in kinds)
@@ -191,7 +191,7 @@ class _Piece:
                     yield Clash(2, word, self.lower[other])
 
     def clash(self, rules: Rules, index: int, noun: int | None, *, is_subject: bool = False) -> Iterator[Clash]:
-        """Check a noun against the rules of a word."""
+        """Yield a clash if a noun breaks the rules of a word."""
         kinds = _NONE if noun is None else self.kinds(noun)
         kinds = kinds - {"far"} or kinds
         if noun is None or not kinds:
@@ -203,7 +203,7 @@ class _Piece:
             yield Clash(weight, self.lower[index], self.lower[noun], is_subject)
 
     def objects(self, index: int, base: str) -> Pairs:
-        """Check the objects of a verb against its rules."""
+        """Yield the rules of a verb with each of its objects."""
         word, before = self.lower[index], self.before(index)
         if base not in _RULES["objects"] or (before in PREPOSITIONS and before != "to" and not word.endswith("ing")):
             return
@@ -247,7 +247,7 @@ class _Piece:
         return self.noun_before(index) if agrees else None
 
     def traits(self, index: int, base: str) -> Pairs:
-        """Check the nouns that an adjective describes."""
+        """Yield the rules of an adjective with each noun that it describes."""
         after = self.after(index)
         if base not in _RULES["traits"] or self.lower[index].endswith("ing"):
             return
@@ -258,7 +258,7 @@ class _Piece:
             yield _RULES["traits"][base], self.noun_before(be)
 
     def relations(self, index: int) -> Pairs:
-        """Check the nouns in places, contents, comparisons and definitions."""
+        """Yield the rules for places, contents, comparisons and definitions, each with the noun to check."""
         word, after = self.lower[index], self.after(index)
         has_article = after in DETERMINERS
         is_last = after in ("last", "next")

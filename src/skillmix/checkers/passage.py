@@ -80,7 +80,7 @@ class Passage:
 
     @cached_property
     def divisions(self) -> tuple[tuple[Words, ...], ...]:
-        """Split the text at every mark, at strong marks only, and at sentence ends only, without equal results."""
+        """Split the text at every mark, at strong marks only, and at sentence ends only; omit duplicate divisions."""
         pieces = self.pieces
         sentences = tuple(sentence.words for sentence in self.sentences if sentence.words)
         divisions = [pieces]
@@ -131,7 +131,7 @@ def shows(skill: str, *cues: str, repeats: bool = False) -> Callable[[Callable[[
 
 
 def passage_of(text: str) -> Passage:
-    """Split a text.
+    """Split a text into sentences and words.
 
     >>> [[word.lower for word in piece] for piece in passage_of("Don't go, Ana: it's 5.30 o'clock!").pieces]
     [["don't", 'go'], ['ana'], ["it's", '5.30', "o'clock"]]

@@ -114,7 +114,7 @@ Shown = Mapping[str, Span]
 
 @lru_cache(maxsize=8)
 def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
-    """Compile the patterns of some figures, and return the function that finds all their skills in a text."""
+    """Compile the patterns of figures, and return a function that finds every skill of these figures in a text."""
     searches = []
     for figure in figures:
         # One expression covers all patterns and words of a figure; the group that matched contains the word.
@@ -203,7 +203,7 @@ _REPEATING: Final = frozenset(map(fold_name, REPEATING))
 
 
 def may_repeat(skill: str) -> bool:
-    """Return whether a skill may work by repetition or parallel parts, as every skill of another package may.
+    """Return whether a skill may work by repetition or parallel parts; True for every skill from outside this package.
 
     >>> may_repeat("anaphora"), may_repeat("simile")
     (True, False)

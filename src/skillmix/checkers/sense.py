@@ -172,7 +172,7 @@ def order_score(sentence: Sentence) -> float:
 
 
 def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
-    """Return the classes of a sentence's words and marks, in order, between two end marks."""
+    """Yield the classes of a sentence's words and marks, in order, between two end marks."""
     ends = classes["?" if "?" in sentence.text[-_LONGEST_END_MARK:] else "."]
     yield ends
     offset = sentence.start

@@ -17,7 +17,7 @@ from skillmix.prompts.rubric import sentence_limit
 Form = Literal["fixed", "slot"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
 MOST_ORDERS: Final = 24
-"""The orders of clauses that the student tries."""
+"""The most orders of clauses that the student tries."""
 
 _JOINTS: Final = ("; ", ", and ")
 _ENDS: Final = ("?", "...")
@@ -25,7 +25,7 @@ _ENDS: Final = ("?", "...")
 
 @dataclass(frozen=True, slots=True)
 class TemplateText:
-    """A text of the template student, and the verdict of code."""
+    """A text by the template student, and the code's verdict."""
 
     text: str
     verdict: Verdict

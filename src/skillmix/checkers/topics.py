@@ -14,7 +14,7 @@ _LISTS: Final = lists_of("topics")
 
 ENOUGH: Final = 2
 NEAR_ENOUGH: Final = 3
-"""The number of different topic words that put a text on its topic."""
+"""The sum that puts a text on its topic: 2 for each topic word, and 1 for each near word."""
 
 _VOWELS: Final = "aeiou"
 
@@ -34,7 +34,7 @@ class TopicWords:
     name: frozenset[str]
     """The words of its name, without function words."""
     alone: frozenset[str]
-    """Words of which one is enough."""
+    """Words any one of which puts a text on the topic."""
     forms: dict[str, str]
     """The base word for each inflected form of a word from the name or the vocabulary."""
     near: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class TopicWords:
 
     @property
     def broad(self) -> "TopicWords":
-        """Return the topic with its near words among the others."""
+        """Return the topic with its near words counted as ordinary topic words."""
         return TopicWords(self.name, self.alone, {**self.near, **self.forms})
 
 
@@ -165,7 +165,7 @@ def _in_passing(governor: str) -> str:
 
 
 class Mention(NamedTuple):
-    """Neighboring words of a topic."""
+    """A run of neighboring topic words."""
 
     piece: Words
     first: int
@@ -223,7 +223,7 @@ class OtherTopics:
                     self._topics.setdefault(form, []).append(topic)
 
     def word_in(self, passage: Passage, topic: str) -> tuple[Word, str] | None:
-        """Return the first word of another topic, with this topic; words of the requested topic are ignored."""
+        """Return the first word of another topic, and that topic; words of the requested topic are ignored."""
         for word in passage.words:
             for form in _parts(word.lower):
                 topics = self._topics.get(form)
@@ -262,7 +262,7 @@ def topic_problem(passage: Passage, topic: TopicWords) -> str:
 
 
 def _parts(word: str) -> list[str]:
-    """Split a word into its parts: without a possessive ending, and at hyphens."""
+    """Return a word without its possessive ending, and the parts between its hyphens if it has any."""
     word = word.removesuffix("'s").removesuffix("'")
     return [word, *word.split("-")] if "-" in word else [word]
 

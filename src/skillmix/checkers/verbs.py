@@ -43,7 +43,7 @@ _MOODS: Final[dict[str, frozenset[str]]] = {
 }
 """First words of questions and exclamations that need no verb: "Any news?", "What a day!"."""
 _VERBLESS: Final = frozenset(tuple(pair.split(":")) for pair in _LISTS["verbless"])
-"""First two words of sentences that are complete without a verb of their own."""
+"""The first two words of sentences that are complete without a verb."""
 
 
 def is_complete(pieces: tuple[Words, ...], text: str) -> bool:

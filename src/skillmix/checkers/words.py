@@ -1,6 +1,6 @@
 """English words for checkers: lists of words, stems, and spelled-out numbers.
 
-`LITTLE` and `GRAMMAR` serve the skills of form: sound, repetition, series. `_MINOR` serves the skills of meaning, which
+Checkers of form (sound, repetition, series) use `LITTLE` and `GRAMMAR`. Checkers of meaning use `_MINOR`, because they
 compare clauses by the stems of their main words.
 """
 
@@ -20,7 +20,7 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def english(name: str) -> Any:
-    """Return the content of a data file on English."""
+    """Load a JSON file of data on English by name."""
     return json.loads((files("skillmix.checkers") / "english" / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -28,7 +28,7 @@ _ALL_LISTS: Final[dict[str, dict[str, str]]] = english("word_lists")
 
 
 def lists_of(module: str) -> Mapping[str, frozenset[str]]:
-    """Return the sets of words that `word_lists.json` has for a module, by name."""
+    """Return the word sets for a module from `word_lists.json`, by name."""
     return {name: word_set(words) for name, words in _ALL_LISTS[module].items()}
 
 
@@ -60,7 +60,7 @@ _VOWELS: Final = frozenset("aeiouy")
 
 @lru_cache(maxsize=4096)
 def stem(lower: str) -> str:
-    """Remove the ending of a word, so that all its forms become equal.
+    """Reduce a word to a stem that all its forms share.
 
     >>> [stem(word) for word in ("cries", "crying", "stopped", "bakes", "ran", "dog's")]
     ['cri', 'cri', 'stop', 'bak', 'run', 'dog']
@@ -143,7 +143,7 @@ _MAXIMUM_DIGITS: Final = 15  # a longer number is not an amount, and a float cou
 
 
 class Number(NamedTuple):
-    """A number and its words: from index `first` up to, not including, index `after`."""
+    """A number and the range of its words, from index `first` up to but not including `after`."""
 
     value: float
     first: int
@@ -213,7 +213,7 @@ def _parts(lower: str) -> list[str]:
 
 
 def _value_of(parts: list[str]) -> int | None:
-    """Add up number words that form one number: tens before units, hundreds before tens."""
+    """Return the value of number words such as "twenty", "one"; None if they do not form a single number."""
     whole = chunk = 0
     limit = 10**12  # the next plain number must be smaller
     after_scale = False

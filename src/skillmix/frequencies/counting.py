@@ -58,7 +58,7 @@ from skillmix.steps.checks import prices_by_model, probe_settings
 WORDS: Final = 100
 """The default length of a passage in words, which is about one paragraph."""
 _LARGE: Final = 64 << 20
-"""A smaller corpus, in bytes, is read by one process, because starting more would take longer than reading."""
+"""In bytes; one process reads a smaller corpus, because starting more would take longer than the reading itself."""
 _MOST_READERS: Final = 8
 
 
@@ -172,7 +172,7 @@ def store_sample(folder: Path, sample: PassageSample, wanted: FrequencyWanted) -
 
 
 def _corpus_facts(sample: PassageSample) -> dict[str, Any]:
-    """Return the counts of a corpus in the form in which `sample.json` and `frequencies.json` contain them."""
+    """Return the counts of a corpus as stored in `sample.json` and `frequencies.json`."""
     counts = sample.counts
     numbers = {"files": counts.files, "documents": counts.documents, "passages": sample.total}
     return {**numbers, "skipped": dict(counts.skipped)}

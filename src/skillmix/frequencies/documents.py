@@ -37,9 +37,9 @@ ENDINGS: Final = (*_TEXT, *_JSON_LINES, *_PARQUET)
 _SKIPPED: Final = (".", "_")
 """Files whose names begin with these characters are ignored."""
 _LONGEST_LINE: Final = 64 << 20
-"""Longer lines of JSON, in bytes, are skipped."""
+"""Lines of JSON with more bytes than this are skipped."""
 LONGEST_PARAGRAPH: Final = 1 << 20
-"""Longer paragraphs, in characters, are split."""
+"""Paragraphs with more characters than this are split."""
 _FIRST_PART: Final = 1 << 16
 """The number of characters at the start of a document that are searched for blank lines."""
 
@@ -98,7 +98,7 @@ def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None
 
 
 def _files_below(folder: Path, skipped: Counter[str], faults: list[str]) -> list[Path]:
-    """Return the readable files below a folder; add the others to the counts, and errors to the faults."""
+    """Return the readable files below a folder; count the others in `skipped`, and append errors to `faults`."""
     found, own_skipped, faults_before = list[Path](), Counter[str](), len(faults)
     root, paths = folder.resolve(), list[Path]()
 
@@ -164,7 +164,7 @@ _Item = TypeVar("_Item")
 
 
 def _until_fault(items: Iterator[_Item], file: Path, counts: ReadCounts) -> Iterator[_Item]:
-    """Yield items until the file cannot be read further, and count the fault instead of raising it."""
+    """Yield items until the file cannot be read further, and record the fault instead of raising it."""
     try:
         yield from items
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -325,7 +325,7 @@ def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
 
 
 def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, str]]:
-    """Yield consecutive sentences up to the wanted length and then the rest of the document, each with its size."""
+    """Yield runs of sentences that reach the wanted length, then the rest of the document, each with its size."""
     lines, size = list[list[str]](), 0.0
     for paragraph in paragraphs:
         lines.append([])

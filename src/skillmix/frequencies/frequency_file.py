@@ -116,7 +116,7 @@ LIST_FILE: Final = "exclude.yaml"
 COMMON: Final = "common"
 """The value of `--exclude` that stands for the common skills of a result."""
 _HEAD: Final = "# Written by `skillmix frequency`; an experiment names it as exclude: [file:PATH]."
-"""Marks a file as an exclude list that the command may replace; earlier files have the same mark."""
+"""The first line of every exclude list, by which the command recognizes files that it may replace."""
 _NEXT: Final = 10
 """The number of rows in the table below the last common or undecided skill."""
 
@@ -213,7 +213,7 @@ def load_result(file: Path) -> FrequencyResult:
 
 
 def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dict[str, float]:
-    """Return the upper end of each skill's interval with unknown answers as yes, or 1 if nobody was asked about it.
+    """Return the upper end of each skill's interval, counting unknown answers as yes; 1 if no question was asked.
 
     In `exclude`, `common` stands for the common skills of the result, and `file:PATH` for an exclude list.
     """

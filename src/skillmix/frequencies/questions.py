@@ -76,7 +76,7 @@ def load_passage_prompt(file: Path | None = None) -> PassagePrompt:
 GRADER: Final = "grader"
 """The name of the grader in call keys."""
 CORPUS: Final = "corpus"
-"""The name in call keys that replaces the student."""
+"""The name in call keys in place of a student."""
 _TOPIC: Final = "any topic"
 """The topic of every question's combination."""
 

@@ -106,7 +106,7 @@ _CARRIES_ON: Final = (",", ";", ":", "-", "–", "—", "(", "/")
 _LIST_NUMBER = re.compile(r"\s*\(?\d{1,2}$")
 _QUOTE_CLOSED = re.compile(r"[\"'”’»)]")
 
-# Words before a full stop that need not end a sentence.
+# Abbreviations: a full stop after one of these words does not necessarily end a sentence.
 _NEVER_LAST = re.compile(
     r"\b(?:(?:Mr|Mrs|Ms|Mx|Dr|Prof|Rev|Hon|Gen|Col|Sgt|Capt|Lt|St|Mt)|(?i:e\.g|i\.e|cf|vs|viz|approx|ca))$"
 )
@@ -133,7 +133,7 @@ _LINE = re.compile(r"[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def _joined_lines(text: str) -> list[tuple[int, str]]:
-    """Return lines with their start, joined if one ends in a comma or the like or the next is in lower case."""
+    """Return each line with its start; join a line to the previous one if the sentence seems to continue."""
     joined: list[tuple[int, list[str]]] = []
     end = 0
     for match in _LINE.finditer(text):
@@ -184,7 +184,7 @@ def _next_word(line: str, position: int) -> int:
 
 
 def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bool:
-    """Decide from the characters before a mark and the position of the next word whether the mark ends a sentence."""
+    """Return whether a mark ends a sentence, given the characters before it and the position of the next word."""
     line, mark, opened = terminator.string, terminator["mark"], following
     while line[opened : opened + 1] and line[opened] in _OPENERS:
         opened += 1
@@ -290,7 +290,7 @@ def extract_answer(reply: str) -> Answer:
 
 
 def plain_answer(text: str) -> Answer:
-    """Make an answer from a text that has no markers."""
+    """Convert a text without markers to an Answer, which is "empty" if the text has no word."""
     text = text.strip()
     return Answer(text, "fine") if _SOMETHING.search(text) else Answer("", "empty")
 

@@ -1,7 +1,7 @@
 """Find the blocks of a reply that give points: tables, and lines with no other text between them.
 
-A line gives a point as in 'Metaphor: 1', or at the end of a remark, as in 'Point earned: 0'. A grade that only repeats
-the student's text does not count.
+A line gives a point after a label, as in 'Metaphor: 1', or at the end of a remark, as in 'Point earned: 0'. A grade
+that only repeats the student's text does not count.
 """
 
 import re
@@ -61,7 +61,7 @@ class Quotable:
         return (value is not None and (pair_label(label), value) in self.pairs) or fold_name(line) in self.lines
 
     def has_quoted(self, before: str, statement: str) -> bool:
-        """Return whether a statement right after an opening quotation mark is in the text."""
+        """Return whether a statement follows an opening quotation mark and also occurs in the student's text."""
         if not self.words or not before.rstrip().endswith(_OPENING_QUOTES):
             return False
         quoted = fold_name(_CLOSING_QUOTE.split(statement, maxsplit=1)[0])
@@ -72,12 +72,12 @@ NOTHING_TO_QUOTE: Final = Quotable("", frozenset(), ())
 
 
 def pair_label(label: str) -> str:
-    """Return a label in the form that `pairs` contains."""
+    """Normalize a label to the form used in `Quotable.pairs`."""
     return label_forms(label).plain[-1]
 
 
 def quotable(text: str | None, rubric: Rubric) -> Quotable:
-    """Collect the parts of a student's text that a grader's reply could repeat; almost all texts have none."""
+    """Collect the parts of a student's text that look like a grade when quoted; almost all texts have none."""
     if not text:
         return NOTHING_TO_QUOTE
     has_sign = has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text))
@@ -86,7 +86,7 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     return _quotable(text, rubric)
 
 
-@lru_cache(maxsize=1024)  # the replies about one text are read one after the other
+@lru_cache(maxsize=1024)  # all replies about one text are parsed in succession
 def _quotable(text: str, rubric: Rubric) -> Quotable:
     text = with_json_as_tables(text)
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
@@ -98,7 +98,7 @@ def _quotable(text: str, rubric: Rubric) -> Quotable:
 
 
 def _lines_together(text: str) -> frozenset[str]:
-    """Return single lines, and two or three consecutive lines joined, because a label may be above its value."""
+    """Return each line, and each two or three consecutive lines joined, because a label may be above its value."""
     lines = [line for line in text.splitlines() if line.strip()]
     return frozenset(
         fold_name(" ".join(lines[start : start + count]))
@@ -213,8 +213,8 @@ def _gives_a_word(text: str) -> bool:
 class LineReader:
     """Reads lines in order and remembers the last heading, for a later 'Point earned'.
 
-    If `loosely` is given, it finds the criterion of a label that equals no name, and the reader also lists the labels
-    of lines that give no criterion a point.
+    `loosely`, if given, finds the criterion for a label that equals no name. The reader then also collects the labels
+    that match no criterion.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class LineReader:
             self.unknown_labels.append(label)
 
     def _heading_of(self, label: str | None, before: str, line: str) -> _Heading | None:
-        """Return the criterion of a statement: in the statement, at the start of its line, or in a heading above."""
+        """Find the criterion of a statement: in the statement, at the start of its line, or in a heading above."""
         if label:
             return self._heading_named(label, line)
         before = _without_bullet(before).strip()
@@ -326,7 +326,7 @@ class LineReader:
 
     def _take_heading(self, line: str) -> None:
         is_marked = _MARKED_HEADING.search(line) is not None or starts_like_a_criterion(line)
-        # A sentence in the middle of a remark may begin with the name of a criterion and is not its heading.
+        # A sentence in the middle of a remark may begin with the name of a criterion without being its heading.
         may_be_loose = is_marked or self._follows_a_statement
         heading = self._label_at_start(line, line, may_be_loose=may_be_loose)
         if heading is not None or is_marked:
@@ -367,7 +367,7 @@ class Block:
 
 @dataclass(slots=True)
 class Parsed:
-    """The blocks of a reply, notes, and the labels of rows and lines that refer to no criterion."""
+    """The blocks in a reply, notes on it, and the labels of rows and lines that match no criterion."""
 
     blocks: list[Block] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -428,7 +428,7 @@ def _table_block(rubric: Rubric, table: Table, parsed: Parsed, loosely: FindCrit
 
 
 def _take_other_row(row: list[str], column: int, labels: int, block: Block, parsed: Parsed, *, is_listed: bool) -> None:
-    """Record the total or the label of a row that is about no criterion."""
+    """Record the total or the label in a table row that matches no criterion."""
     value = read_value(row[column])
     if "total" in row[0].casefold():
         block.total = read_value(row[column].partition("/")[0])
@@ -440,7 +440,7 @@ def _take_other_row(row: list[str], column: int, labels: int, block: Block, pars
 
 
 def _labelled_rows(rubric: Rubric, table: Table, loosely: FindCriterion | None) -> dict[int, tuple[int, int]]:
-    """Return the label column and the criterion's index for the number of each row about a criterion."""
+    """Map the number of each row about a criterion to its label column and the criterion's index."""
     by_header = label_column(table)
     found: dict[int, tuple[int, int]] = {}
     for number, row in enumerate(table.rows):
@@ -470,7 +470,7 @@ _MOST_LABEL_COLUMNS = 4
 
 
 def without_quotations(blocks: list[Block], student: Quotable) -> list[Block]:
-    """Remove quoted marks of the student's text from each block, and drop blocks that only quote the student."""
+    """Remove marks quoted from the student's text from each block, and drop blocks that only quote the text."""
     if not student.words:
         return blocks
     own = []
@@ -482,7 +482,7 @@ def without_quotations(blocks: list[Block], student: Quotable) -> list[Block]:
 
 
 def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
-    """Remove a complete quotation of the student's grades from the marks, if a quoted criterion has another mark."""
+    """Remove the marks that quote all of the student's grades, if a quoted criterion also has another mark."""
     count = len(student.pairs)
     if not 0 < count < len(marks):
         return marks

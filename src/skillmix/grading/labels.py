@@ -1,4 +1,4 @@
-"""Find the criterion of a label that equals no name: a decorated name, or the last label for the last criterion.
+"""Match a label that equals no criterion's name: a decorated name, or the last label for the last criterion.
 
 Equality is always tried first, and these rules apply only to criteria that no row of the reply names. A decorated name
 ("metaphor -- clearly") has the same content words as the name. A hint ("loaded question" for a longer name) shares a
@@ -36,9 +36,9 @@ UNFINISHED: Final = _words("a an the of to in on for with by at as and or about 
 """Words that never end a label unless it is truncated."""
 NEGATIONS: Final = _listed("negations")
 SUMMARIES: Final = _listed("summaries")
-"""Words of rows that sum up a grading, such as "Total points earned"."""
+"""Words in summary rows, such as "Total points earned"."""
 KINDS: Final = _listed("kinds")
-"""Nouns for a kind of skill, which many skills share, so that these nouns identify no skill."""
+"""Nouns for kinds of skills; the names of many skills contain them, so they identify no skill."""
 ADJECTIVES: Final = _words("cognitive informal linguistic literary logical pragmatic rhetorical semantic syntactic")
 """Adjectives that also describe qualities of a text, as in "logical flow"."""
 OTHER_QUALITIES: Final = _listed("other qualities")
@@ -220,8 +220,8 @@ def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
 def may_be_quoted(rubric: Rubric, label: str, index: int, text: str | None) -> bool:
     """Return whether a label may come from the student's text.
 
-    It may if the text contains all words of a long label, or contains a value and the words by which the label would
-    match the criterion.
+    This is assumed if the text contains all words of a long label, or contains a value and the words by which the
+    label would match the criterion.
     """
     if not text:
         return False
@@ -302,7 +302,7 @@ def _topic_or_sense(rubric: Rubric, words: tuple[str, ...]) -> int | None:
 
 @lru_cache(maxsize=1 << 10)
 def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
-    """Return the content words of a name and of its parts, which a parenthesis or "or" separates."""
+    """Return the content words of a name, and those of each part that a parenthesis or "or" sets apart."""
     short = before_parenthesis(name)
     # Words for a kind of skill, such as "informal fallacy", do not identify a skill, and a single word does not either.
     inner = [
@@ -315,7 +315,7 @@ def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
-    """Return whether a label is truncated, mentions something absent, or contains a number that may be a point.
+    """Return whether a label is truncated, contains a negation, or contains a number that may be a point.
 
     Negations and numbers in the name itself do not count.
     """
@@ -325,7 +325,7 @@ def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
 
 
 def _has_another_parenthesis(rubric: Rubric, label: str, index: int) -> bool:
-    """Return whether a label and a name have different parentheses, which distinguish skills of one short name."""
+    """Return whether a label and a name differ in their parentheses, which distinguish skills with one short name."""
     inner = _BRACKETED.findall(rubric.criteria[index].name) if index < rubric.k else []
     label_inner = [content_words(label_words(part)) for part in _BRACKETED.findall(label)]
     own = [word for part in inner for word in _name_words(part)]

@@ -64,7 +64,7 @@ def check_format(text: str, name: FormatName) -> FormatVerdict:
 
 
 def _items(lines: list[str]) -> tuple[list[str], str | None]:
-    """Return marked items, each with its indented lines. One line may precede the first item."""
+    """Return the items of a list, each with its indented lines, and any fault; one line may precede the first item."""
     items: list[str] = []
     others = 0
     for number, line in enumerate(lines):
@@ -79,7 +79,7 @@ def _items(lines: list[str]) -> tuple[list[str], str | None]:
 
 
 def _turns(lines: list[str]) -> tuple[list[str], str | None]:
-    """Return turns that begin with a speaker and a colon, without directions in brackets."""
+    """Return the words of each turn in a dialogue, and any fault; directions in brackets are ignored."""
     turns: list[str] = []
     speakers: set[str] = set()
     others = 0
@@ -221,16 +221,16 @@ def earns_nothing(answer: Answer, rules: Rules) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number in 0..1 for each text, with its descriptions for tables, figures and pages."""
+    """A score from 0 to 1 for each text, with its descriptions for tables, figures and pages."""
 
     name: str
     """The key in JSON, CSV and Python."""
     label: str
     """The heading of its columns and axes."""
     meaning: str
-    """The requirement for a text, as the report explains it."""
+    """What the metric requires of a text, as worded in the report."""
     function: Callable[[Points, Points], float | None]
-    """Computes the metric from the points of the skills and of the rest; None if undecided points could change it."""
+    """Computes the metric from the points for skills and the other points; None if undecided points could change it."""
     is_binary: bool
     """Whether each text scores either 0 or 1, which determines the kind of interval."""
     is_main: bool
@@ -247,7 +247,7 @@ def text_score(points: Points, metric: str) -> float | None:
 
 
 def woven_full_marks(points: Points, is_woven: bool | None) -> float | None:
-    """Return 1 for full marks with every skill shown about the topic; None if unknown.
+    """Return 1 for full marks with every skill woven into the topic, and 0 otherwise; None if unknown.
 
     >>> woven_full_marks((True, True, True, True), False), woven_full_marks((True, True, True, True), None)
     (0.0, None)
@@ -343,7 +343,7 @@ class StudentText:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One grader's parsed grades of one text, by round; None where no attempt has been parseable yet."""
+    """One grader's parsed grades for one text, by round; None for a round without a parseable attempt so far."""
 
     text: StudentText
     grader: str
@@ -357,7 +357,7 @@ class Ballot:
         return rubric_of(self.text.combination.skills, self.text.combination.topic, phrases=phrases)
 
     def points(self, rules: Rules, phrases: Phrases) -> Points:
-        """Return the points of the text, from the votes and from code."""
+        """Decide the points of the text from the votes and by code."""
         return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
 
 
@@ -408,7 +408,7 @@ def outcome_reasons(answer: Answer) -> dict[str, str]:
 
 
 def _with_cut(reason: str, *, is_cut: bool | None) -> str:
-    """Add the token limit to a reason that it explains."""
+    """Mention the truncation at the token limit in a reason that it explains."""
     is_missing = reason in (_WHY_NOTHING["no marker"], _WHY_NOTHING["empty"])
     return f"{reason}; {CUT}" if is_cut and (is_missing or reason.startswith(_BREAKS_OFF)) else reason
 

@@ -124,7 +124,7 @@ def _cut(words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """The folded content of one line, and the outcomes in it."""
+    """A statement of an outcome: its folded words, the words after its label, and the outcomes that they name."""
 
     folded: str
     value: str
@@ -137,7 +137,7 @@ def _plain_lines(reply: str) -> list[str]:
 
 
 def _stated(line: str, following: str = "") -> list[_Statement]:
-    """Return the statements of a line with a label such as "Outcome:", which the outcome may follow on the next line.
+    """Return the labeled statements in a line, as in "Outcome: refuses"; the outcome may be on the next line.
 
     "The outcome is" followed by words other than an outcome is prose.
     """
@@ -155,22 +155,22 @@ _LONGEST_LINE: Final = 2_000
 
 
 def _alone(line: str) -> _Statement | None:
-    """Return the statement of a line that consists of one word, an outcome."""
+    """Return the statement in a line that consists of an outcome alone; None for any other line."""
     words = fold_name(line.strip(_OUTCOME_MARKUP)) if len(line) < 80 else ""
     return _Statement(words, words, (_FORMS[words],)) if words in _FORMS else None
 
 
 def _statement(value: str) -> _Statement:
-    """Make a statement from the words after its label; only the first clause counts, and only if it is not negated."""
+    """Parse the words after a label; only the first clause counts, and only if it is not negated."""
     clause = fold_name(_FIRST_CLAUSE.split(value.strip(_OUTCOME_MARKUP), maxsplit=1)[0])
     named = tuple(dict.fromkeys(_FORMS[word] for word in _OUTCOME_WORD.findall(clause)))
     outcomes = () if _NEGATION.search(clause) else named
     return _Statement(clause, value, outcomes)
 
 
-@lru_cache(maxsize=1024)  # the replies about one text are read one after the other
+@lru_cache(maxsize=1024)  # all replies about one text are parsed in succession
 def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
-    """Return the outcomes that a text states and those that are one of its lines, since a reply could repeat both."""
+    """Return the outcomes that a text states and those alone on a line, because a reply could quote either."""
     lines = _plain_lines(text[:_LONGEST_REPLY])
     # The text may contain an instruction to the grader, even in the middle of a sentence.
     stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line[:_LONGEST_LINE])]
@@ -179,7 +179,7 @@ def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
 
 
 _FEWEST_WORDS: Final = 3
-"""The fewest words beside a label that count as an explanation."""
+"""The fewest words next to a label that count as an explanation."""
 _BETWEEN: Final = re.compile(r"\||:\s|\s[–—-]\s")
 _MARKUP: Final = " \t*_`#>•-–—:|"
 _LEAD: Final = re.compile(r"^(?:explanation|reason|comment|note)s?\W+", re.IGNORECASE)
@@ -187,7 +187,7 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 
 def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
-    r"""Return what a reply says about one criterion: the words beside its label, or else a sentence that names it.
+    r"""Return a reply's remark on one criterion: the words next to its label, or else a line that names it.
 
     None if there are no such words.
 
@@ -252,7 +252,7 @@ class Reading:
     notes: tuple[str, ...] = ()
 
     def by_name(self, rubric: Rubric) -> dict[str, float | None] | None:
-        """Points by name of the criterion, as outputs show them."""
+        """Return the points by name of criterion; None if the reply cannot be parsed."""
         if self.points is None:
             return None
         return {c.name: point for c, point in zip(rubric.criteria, self.points, strict=True)}
@@ -359,7 +359,7 @@ def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) ->
 
 
 def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozenset[int]) -> Reading | None:
-    """Parse decorated names of missing criteria, then the last label for the last criterion; None if some remain."""
+    """Match decorated names to missing criteria, then the last label to the last one; None if criteria remain."""
 
     def by_decoration(label: str) -> int | None:
         index = decorated_criterion(rubric, label)
@@ -396,16 +396,16 @@ def _only_hint(rubric: Rubric, attempt: "_Attempt", last: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A parsed grade, and what remains open."""
+    """The result of one attempt to parse a reply, and what remains unmatched."""
 
     reading: Reading
     missing: frozenset[int]
-    """Criteria that no row or line is about."""
+    """The indexes of criteria without a row or line."""
     loose: tuple[tuple[str, int], ...] = ()
-    """Labels that equal no name, with the criteria for which they stand."""
+    """Labels that equal no name, each with the index of the criterion assigned to it."""
     unknown_rows: Sequence[str] = ()
     unknown_lines: Sequence[str] = ()
-    """Labels that stand for no criterion."""
+    """Labels that match no criterion."""
     has_table: bool = False
 
 
@@ -471,7 +471,7 @@ _DECLINES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The points that a set of marks gives, and its faults."""
+    """The points given by a set of marks, and the faults in the marks."""
 
     points: dict[int, float]
     faults: tuple[str, ...]
@@ -509,8 +509,7 @@ def _settle(rubric: Rubric, blocks: list[Block]) -> tuple[tuple[float | None, ..
 def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[Mark]]:
     """Split point lines into gradings. A new grading starts when a criterion recurs after every criterion has a mark.
 
-    A last, partial grading is added to the previous one where the two differ, which makes the previous grading
-    ambiguous.
+    A skill with two different points gets None.
     """
     gradings: list[list[Mark]] = []
     seen: set[int] = set()

@@ -64,7 +64,7 @@ def read_value(cell: str) -> float | None:
 
 
 def has_value_sign(text: str) -> bool:
-    """Return whether a text contains a digit or a tick."""
+    """Return whether a text contains a digit, "½", or a tick or cross."""
     return _SIGN.search(text) is not None
 
 
@@ -167,7 +167,7 @@ def _with_pipes(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return lines without '>' and with plain borders; a break marks the start or end of a quotation or code fence."""
+    """Split a text into lines without '>' and with plain borders; a break marks both ends of quotations and fences."""
     text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
     text = _with_pipes(text) if "<td" in text else text
     if ">" not in text and "```" not in text and "~~~" not in text:
@@ -214,7 +214,7 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
 
 
 def _says_nothing(line: str, *, in_table: bool, blank_counts: bool) -> bool:
-    """Return whether a line is blank, a rule or a break, and does not end a table."""
+    """Return whether a line can be skipped: it is blank, a rule or a break, and does not end a table."""
     if "|" in line:
         return _BORDER_LINE.match(line) is not None
     if not in_table:
@@ -242,7 +242,7 @@ def split_row(line: str) -> list[str]:
 
 
 def label_column(table: Table) -> int | None:
-    """Return the only column whose header is a word for criteria; None if there are no such columns or several."""
+    """Return the index of the column headed by a word for criteria; None unless there is exactly one."""
     columns = [column for column, cell in enumerate(table.header or ()) if names_labels(fold_name(cell))]
     return columns[0] if len(columns) == 1 else None
 
@@ -305,7 +305,7 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
 
 _START: Final = re.compile(r"\{(?=\s*+\")|\[(?=\s*+\{)")
 _MOST_ATTEMPTS: Final = 40
-"""The most brackets at which JSON is tried; a hostile reply may contain thousands that never close."""
+"""The most brackets at which the parser looks for JSON; a hostile reply may contain thousands that never close."""
 _NAMES: Final = ("name", "label", "title", "id")
 _LABEL: Final = "Criterion"
 _BETWEEN_WORDS: Final = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
@@ -314,7 +314,7 @@ _NO_CELL: Final = re.compile(r"[\s|│┃｜∣║<>`\\]+")
 
 
 class _Object(list[tuple[str, object]]):
-    """A JSON object, in which a name may occur twice."""
+    """A JSON object as a list of pairs, in which a name may occur twice."""
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object)
@@ -348,7 +348,7 @@ def with_json_as_tables(reply: str) -> str:
 
 
 def _tables(value: object) -> Iterator[str]:
-    """Yield a value as tables: an object with points becomes a row, one of plain values a table of two columns."""
+    """Yield JSON as tables: an object with points becomes a row, an object of plain values a two-column table."""
     if isinstance(value, _Object) and not _is_row(value):
         plain = [(name, item) for name, item in value if not isinstance(item, list)]
         yield from _table([_Object([(_LABEL, _words(name)), ("Points Earned", item)]) for name, item in plain])

@@ -58,7 +58,7 @@ class CalibrationPlan:
 
     @property
     def settings(self) -> GraderSettings:
-        """Return the settings of the grader."""
+        """Return the grader's settings."""
         return self.experiment.graders[self.grader]
 
 
@@ -181,7 +181,7 @@ _Grading = tuple[int, Call, Reading | None]
 def _measured_text(
     known: KnownText, own: Sequence[_Grading], plan: CalibrationPlan, code: RulesGrader | None
 ) -> MeasuredText:
-    """Combine the grader's replies, or the verdict of code, into the votes and points of a text."""
+    """Combine the grader's replies and the code's verdict into a text's votes and points."""
     skills = known.combination.skills
     verdict = code.verdict(known.text, skills=skills, topic=known.topic) if code else None
     if plan.settings.asked is None:
@@ -221,12 +221,12 @@ def _sum(values: Sequence[_Number | None]) -> _Number | None:
 
 
 _WORST: Final = 10
-"""The number of skills in the terminal; the page lists all skills."""
+"""The number of skills listed in the terminal; the page lists all skills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The outcome of a calibration: the card of the grader and its data."""
+    """The outcome of a calibration: the grader's card and the data behind it."""
 
     plan: CalibrationPlan
     run: Run
@@ -370,12 +370,12 @@ SKILL_HEADER: Final = ("skill", *CRITERION_HEADER[1:-1])
 
 
 def criterion_rows(card: GraderCard) -> list[list[str]]:
-    """Return the rows of the table by criterion."""
+    """Return the rows of the card's table of criteria."""
     return [[*_row(row), share_with_interval(*row.kappa)] for row in card.by_kind]
 
 
 def skill_rows(card: GraderCard) -> list[list[str]]:
-    """Return the rows of the table by skill, starting with the lowest agreement."""
+    """Return the rows of the card's table of skills, starting with the lowest agreement."""
     values = {row.criterion: 1.0 if row.agreement.value is None else row.agreement.value for row in card.by_skill}
     return [_row(row) for row in sorted(card.by_skill, key=lambda row: (values[row.criterion], row.criterion))]
 
@@ -386,7 +386,7 @@ def _row(row: TruthAgreement) -> list[str]:
 
 
 def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
-    """Return the data behind the card, as pairs of name and value."""
+    """Return the data behind the card, as (name, value) pairs."""
     plan, settings, facts = calibration.plan, calibration.plan.settings, calibration.calls
     texts = len(calibration.texts)
     part = "all of the set" if texts == plan.whole_size else f"of {whole(plan.whole_size)} in the set, chosen by hash"

@@ -1,4 +1,4 @@
-"""Load calibration sets: texts with known labels that ship with the package, are written by users or are in BIG-bench.
+"""Load calibration sets: texts with known labels from the package, from users' files or from BIG-bench.
 
 The BIG-bench texts are in the PyPI package `bigbench`. They are read from its source archive, from a folder with its
 files, or from the installed package. `data/calibration/bigbench.yaml` lists the tasks whose texts show or lack a skill.
@@ -33,7 +33,7 @@ from skillmix.hashing import digest, short_id
 from skillmix.render import name_hint
 
 LONGEST_TEXT: Final = 4_000
-"""The largest number of characters; longer texts do not fit into the prompts of small graders."""
+"""The maximum length in characters; longer texts do not fit in the prompts of small graders."""
 
 NO_TOPIC: Final = "everyday life"
 """The topic in the prompt for a text without a topic, which has a label only for the skill."""
@@ -93,7 +93,7 @@ _TASKS: Final = "benchmark_tasks"
 _LARGEST_TASK: Final = 64 * 2**20
 """In bytes; the largest task in the table has 0.9 MB."""
 _LARGEST_ARCHIVE: Final = 16 * 2**30
-"""Unpacked, in bytes; archives are unpacked as a stream."""
+"""In bytes, after unpacking; archives are unpacked as a stream."""
 _GET: Final = "Get it with `pip download bigbench --no-deps --no-binary :all:`, then give its path with --bigbench."
 _DAMAGED: Final = "Download the package again."
 
@@ -119,7 +119,7 @@ class BigBenchTable(BaseModel):
 
     tasks: tuple[MappedTask, ...]
     unfit: dict[str, str]
-    """Why no skill fits a task, by task."""
+    """The reason why no skill fits, by task."""
 
 
 def bigbench_table() -> BigBenchTable:
@@ -212,7 +212,7 @@ def _task_file(task: str, source: Path | None) -> bytes:
 
 FOLDER: Final = SHIPPED / "calibration"
 DISAGREEMENTS: Final = "disagreements.yaml"
-"""A file beside the texts of a set that lists the labels with which a second reader disagrees."""
+"""A file in the folder of a set that lists the labels with which a second reader disagrees."""
 _HINT: Final = (
     "An entry has skill, text and label (shows or near), and may have topic, off (topic or sense), why and disputed; "
     "no call was made."
@@ -244,7 +244,7 @@ class _Entry(BaseModel):
     @field_validator("skill", "topic")
     @classmethod
     def _as_in_catalog(cls, name: str | None, info: ValidationInfo) -> str | None:
-        """Replace a name by the catalog's spelling."""
+        """Replace a name with the catalog's spelling."""
         catalog = info.context
         assert isinstance(catalog, Catalog)
         with refusing_values():

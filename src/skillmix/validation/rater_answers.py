@@ -17,7 +17,7 @@ class Attempts:
 
     conversation: tuple[str, str, int]
     by_number: dict[int, HumanAnswer | None] = field(default_factory=dict)
-    """The answers by number; None for a damaged answer."""
+    """The answers by attempt number; None for a damaged answer."""
 
     @property
     def latest(self) -> HumanAnswer | None:
@@ -35,7 +35,7 @@ def attempts_at(answers: Answers, text: StudentText) -> Attempts:
 
 
 def stored_answers(folder: Path, rater: str) -> Answers:
-    """Read a person's answers from the folder of people's answers, even while another process writes the file."""
+    """Read a person's stored answers, even while another process writes the file."""
     grader, file = human_grader(rater), rater_file(folder, rater)
     answers: Answers = {}
     if not file.exists():

@@ -1,7 +1,7 @@
 """Choose by hash which texts raters read, and hide from the raters which student wrote them.
 
-The texts are sorted by student, then by k, then by outcome. The choice visits this line as evenly as possible at every
-moment (bit-reversed counting, from a start that a hash decides). The first n of N texts therefore contain about n/N of
+The texts are sorted by student, then by k, then by outcome. Texts are drawn from this order as evenly as possible at
+every point, by bit-reversed counting from a hash-based start. The first n of N texts therefore contain about n/N of
 the texts of each student, of each k of a student, and of each outcome at that k. Within such a group, the next text is
 the one whose skills have been shown least, in proportion to the number of texts with these skills. A proportional
 sample needs no weights, because its shares estimate the shares among all texts. Including more texts with a rare
@@ -85,7 +85,7 @@ _MOST_LOOKS: Final = 24
 
 
 def _spread(total: int, start: int) -> Iterator[int]:
-    """Yield all numbers below a total, each far from the numbers before it.
+    """Yield all numbers below a total, each far from its predecessors.
 
     >>> list(_spread(6, 0))
     [0, 4, 2, 1, 5, 3]
@@ -155,7 +155,7 @@ class AnnotationItem:
 
     @property
     def candidate(self) -> SampleText:
-        """Return the item in the form that sampling uses."""
+        """Return the item as a candidate for `sample_order`."""
         strata = (self.text.student, str(self.combination.k), self.outcome)
         return SampleText(self.id, strata, self.combination.skills)
 

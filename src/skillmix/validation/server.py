@@ -111,7 +111,7 @@ class _SentAnswer(BaseModel):
 
 
 class RaterPage:
-    """Handles the requests of one rater's page, which ask for its state or a text, or store an answer."""
+    """Handles the requests from one rater's page: for its state, for a text, or to store an answer."""
 
     def __init__(self, task: AnnotationTask, rater: str, store: AnswerStore) -> None:
         self._task = task

@@ -1,7 +1,7 @@
 """Write a rater's task as a CSV spreadsheet with one row for each question, and read it back with checks.
 
 Texts come from models, and a spreadsheet program interprets a cell that begins with "=" as a formula. Such cells get a
-leading apostrophe, so that a program never computes them. The rater may sort the rows, and a program may use another
+leading apostrophe, so that a program never evaluates them. The rater may sort the rows, and a program may use another
 separator, but a changed text, question or criterion is a fault.
 """
 
@@ -58,7 +58,7 @@ def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
 
 
 def _has_new_votes(task: AnnotationTask, rater: str, file: Path) -> bool:
-    """Whether a file is not a task, or may contain a vote that is not stored."""
+    """Return whether a file is not a task, or may contain a vote that is not stored."""
     try:
         if not any(row["vote"].strip() for _, row in _rows(file)):
             return False
@@ -144,7 +144,7 @@ def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, 
 
 
 def _is_same(cell: str, expected: str) -> bool:
-    """Whether a cell equals the written value, apart from whitespace, which programs change."""
+    """Return whether a cell equals the written value, apart from whitespace, which programs change."""
     plain = _CONTROLS.sub("\ufffd", expected)
     return " ".join(cell.split()) in (" ".join(plain.split()), " ".join(guarded(expected).split()))
 

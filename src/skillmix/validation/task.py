@@ -76,7 +76,7 @@ def assign(
     taken: set[str] = set()
 
     def next_of(order: Iterator[str]) -> list[str]:
-        """Return the next text that nobody has yet; empty if there is none."""
+        """Return the next text not yet assigned to anyone, in a list; empty if there is none."""
         found = list(islice((one for one in order if one not in taken), 1))
         taken.update(found)
         return found
@@ -103,7 +103,7 @@ def assign(
 
 
 def is_shared(number: int, overlap: float) -> bool:
-    """Whether all raters read the text with this number, counted from 0; such texts are spread evenly.
+    """Return whether all raters read the text with this number, counted from 0; such texts are spread evenly.
 
     >>> [is_shared(number, 0.3) for number in range(10)].count(True)
     3
@@ -136,7 +136,7 @@ class TaskSettings:
     students: tuple[str, ...] = ()
     """The students whose texts are read; empty for all students."""
     ks: tuple[int, ...] = ()
-    """The numbers of skills of the texts that are read; empty for all numbers."""
+    """The values of k whose texts are read; empty for all values."""
 
     def __post_init__(self) -> None:
         for rater in self.raters:
@@ -178,7 +178,7 @@ class AnnotationTask:
         return self.settings.raters
 
     def texts(self, rater: str) -> list[AnnotationItem]:
-        """Return the texts of a rater, in the order in which the rater sees them."""
+        """Return a rater's texts, in the order in which the rater sees them."""
         return [self.items[one] for one in self.assignment.texts[rater]]
 
     def answer(self, rater: str, item: AnnotationItem) -> HumanAnswer | None:
@@ -195,7 +195,7 @@ class AnnotationTask:
         return questions_about(item, self._skills)
 
     def open_texts(self, rater: str) -> list[AnnotationItem]:
-        """Return the texts of a rater that had no answer when the task was made."""
+        """Return a rater's texts that had no answer when the task was made."""
         return [item for item in self.texts(rater) if self.answer(rater, item) is None]
 
     def answering(self, rater: str, *, model: str = PERSON) -> "AnswerStore":
@@ -204,7 +204,7 @@ class AnnotationTask:
 
 
 class AnswerStore(AbstractContextManager["AnswerStore"]):
-    """Stores one rater's answers, each in a transaction of its own; only one process can do so for a name."""
+    """Stores one rater's answers, each in a separate transaction; only one process at a time can open the store."""
 
     def __init__(self, task: AnnotationTask, rater: str, model: str) -> None:
         folder = task.run.people
@@ -335,7 +335,7 @@ class RaterProgress:
 
 
 def annotate_step_of(run: Run, name: str) -> AnnotateStep:
-    """Return the annotate step of a run by name."""
+    """Find an annotate step of a run by name."""
     steps = [step for step in run.experiment.steps if isinstance(step, AnnotateStep)]
     found = next((step for step in steps if step.name == name), None)
     if found is None:
@@ -348,7 +348,7 @@ def annotate_step_of(run: Run, name: str) -> AnnotateStep:
 
 
 def step_task(step: AnnotateStep, run: Run) -> AnnotationTask:
-    """Make the task of a step."""
+    """Make the annotation task that a step describes."""
     students, ks = tuple(step.read_students or ()), tuple(step.k or ())
     sizes = (step.n, step.width, step.agreement, step.overlap, step.seed)
     return make_task(run, TaskSettings(tuple(step.raters), *sizes, students, ks))

@@ -155,7 +155,7 @@ def disjunctive_syllogism(passage: Passage) -> Iterator[Span]:
 
 
 def _lean(words: Words, one: Words, other: Words) -> float:
-    """Tell which of two sides the words refer to: positive for the first, negative for the second."""
+    """Measure which of two sides the words refer to: positive for the first, negative for the second."""
     mains, left, right = main_words(words), main_words(one), main_words(other)
     return _share(mains, left - right) - _share(mains, right - left)
 

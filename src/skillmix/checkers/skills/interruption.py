@@ -194,7 +194,7 @@ _LONGEST_NAME: Final = 5
 
 @shows("apostrophe (address to a thing)")
 def apostrophe(passage: Passage) -> Iterator[Span]:
-    """Find a piece of "O", "oh" or "dear" and a name, with a form of "you" elsewhere in the sentence."""
+    """Find a piece that consists of "O", "oh" or "dear" and a name, with a form of "you" elsewhere in the sentence."""
     for sentence in passage.sentences:
         for index, piece in enumerate(sentence.pieces):
             if not _is_call(piece):

@@ -76,7 +76,7 @@ def double_placement(passage: Passage) -> Iterator[Span]:
 
 
 def _positions(piece: Words) -> dict[str, int]:
-    """Position words with an object in the same piece, and their indices."""
+    """Return the position words that have an object in the same piece, and their start in the text."""
     positions = {}
     for index, word in enumerate(piece):
         phrase = _POSITIONS.get(word.lower)

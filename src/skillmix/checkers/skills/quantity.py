@@ -100,7 +100,7 @@ def _amounts(words: Words) -> dict[int, int]:
 
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
-    """Find the number whose difference leads to this "than"."""
+    """Find the index at which the amount of the difference before this "than" starts."""
     for index in range(than - 1, max(than - _REACH, 0), -1):
         lower = words[index].lower
         amount = lower in ("more", "fewer", "less")

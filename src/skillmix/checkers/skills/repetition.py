@@ -58,7 +58,7 @@ _WITHIN_EARSHOT: Final = 12
 
 @shows("symploce", repeats=True)
 def symploce(passage: Passage) -> Iterator[Span]:
-    """Find two neighboring parts with the same first and last word and different words between."""
+    """Find two neighboring parts with the same first and last word and different words in between."""
     for parts in passage.divisions:
         for first, second in pairwise(parts):
             if first[-1].lower == second[-1].lower:
@@ -82,7 +82,7 @@ def _alike_but_not_same(first: Words, second: Words) -> bool:
 
 @shows("epizeuxis", repeats=True)
 def epizeuxis(passage: Passage) -> Iterator[Span]:
-    """Find the same word three times in a row, with at most an "and" between."""
+    """Find the same word three times in a row, with at most one "and" in between."""
     words = passage.words
     start = index = 0
     run = 1
@@ -264,7 +264,7 @@ _SUFFIXES: Final = re.compile(
 
 @shows("alliteration")
 def alliteration(passage: Passage) -> Iterator[Span]:
-    """Find three different content words with the same first consonant, with at most one word between."""
+    """Find three different content words with the same first consonant, with at most one word in between."""
     for sentence in passage.sentences:
         # The initials of a name of several words are equal only by chance.
         capital = [index for index, word in enumerate(sentence.words) if word.text[0].isupper()]
@@ -281,7 +281,7 @@ def alliteration(passage: Passage) -> Iterator[Span]:
 
 @shows("homoioteleuton")
 def homoioteleuton(passage: Passage) -> Iterator[Span]:
-    """Find three different words of five or more letters with the same last three, at most two words between."""
+    """Find three different words of five or more letters that end in the same three, at most two words in between."""
     for sentence in passage.sentences:
         endings = [
             (index, word.lower[-3:])

@@ -47,7 +47,7 @@ _LONGEST_MEMBER: Final = 5
 
 @shows("asyndeton")
 def asyndeton(passage: Passage) -> Iterator[Span]:
-    """Find three short members of nearly equal length at the end of a clause, with only commas between."""
+    """Find three short members of nearly equal length at the end of a clause, separated only by commas."""
     for sentence in passage.sentences:
         pieces = sentence.pieces
         for index in range(2, len(pieces)):
@@ -105,7 +105,7 @@ _LONGEST_OF_THREE: Final = 10
 
 @shows("tricolon", repeats=True)
 def tricolon(passage: Passage) -> Iterator[Span]:
-    """Find three members with the same number of words before a mark, with a conjunction before the third."""
+    """Find three members of equal length, separated by commas, with "and" or "or" before the third."""
     for sentence in passage.sentences:
         for first, second, third in zip(sentence.pieces, sentence.pieces[1:], sentence.pieces[2:], strict=False):
             size = len(second)

@@ -123,7 +123,7 @@ def _apologizes(sentence: Sentence, index: int) -> bool:
 
 
 def _own_fault(sentence: Sentence, index: int) -> bool:
-    """Return whether the next words are the speaker's own deed: "for being late", "that I forgot"."""
+    """Return whether the next words name a fault of the speaker: "for being late", "that I forgot"."""
     following = [word.lower for word in sentence.words[index : index + 15]]
     if following[:1] == ["to"]:  # as in "sorry to hear that"
         return False
