@@ -189,7 +189,7 @@ _ROWS_AT_ONCE: Final = 5_000  # the number of rows in a Parquet row group, which
 def write_rows(path: Path, rows: Iterable[Row], file_format: Format, *, at_once: int = _ROWS_AT_ONCE) -> None:
     """Write rows to a file while they are generated.
 
-    The first value of a column may come late. Rows of a Parquet file are therefore written as JSON lines first, to find
+    A column may be empty in the first rows. Rows of a Parquet file are therefore written as JSON lines first, to find
     the types of all columns, and then in row groups.
     """
     lines = path if file_format == "jsonl" else path.with_name(f"{path.name}-lines")

@@ -49,7 +49,7 @@ Calls = list[tuple[Request, Outcome]]
 
 @dataclass(frozen=True, slots=True)
 class _ReadLog:
-    """A log with its experiment, its conversations as calls for each turn, and its votes."""
+    """A log with its experiment, its conversations as lists of calls, and its votes."""
 
     path: Path
     experiment: Experiment
@@ -75,7 +75,7 @@ def import_inspect(
     """
     run = new_run(run_name)
     logs = [_read_log(path, run, student, catalog, prompts) for path in dict.fromkeys(paths)]
-    _joined_experiment(run, logs)  # raise errors before any folder is made
+    _joined_experiment(run, logs)  # raise errors before any folder is created
     new = 0
     with run.write() as journal:
         experiment = _joined_experiment(run, logs)  # another import may have changed the run in the meantime
@@ -155,7 +155,7 @@ def _settings_as_run(log: InspectLog, settings: InspectTaskSettings) -> InspectT
     if type(epochs) is int and epochs > 0:
         changed["generations"] = epochs
     if type(limit) is int and 0 < limit < settings.combinations and config.get("sample_shuffle") in (None, False):
-        changed["combinations"] = limit  # a draw of fewer combinations is the beginning of a larger draw
+        changed["combinations"] = limit  # a smaller draw is a prefix of a larger draw
     return settings_of(changed, source=str(log.path))
 
 
@@ -184,7 +184,7 @@ class _SampleReader:
     combinations: Mapping[str, Combination]
 
     def read_all(self, log: InspectLog) -> tuple[list[Calls], Calls, int]:
-        """Return the turns of each finished conversation, all votes, and the number of other samples."""
+        """Return the turns of each finished conversation, all votes, and the number of unfinished samples."""
         conversations: dict[object, Calls] = {}
         votes: Calls = []
         faults: list[str] = []
@@ -336,5 +336,5 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
 
 
 def _shown(value: object) -> str:
-    """Show an untrusted value in an error message."""
+    """Format an untrusted value for an error message."""
     return shortened(repr(value))

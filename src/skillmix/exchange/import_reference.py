@@ -69,7 +69,7 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
 
 
 def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield students with their folders, by generation; a student with two prompts at one k counts as two."""
+    """Yield students with their folders, ordered by generation; a student with two prompts at one k counts as two."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.", hint=_LAYOUT)
     found = []
@@ -204,7 +204,7 @@ def _csv_rows(file: Path) -> list[Row]:
 
 
 def _turns(row: Row) -> list[tuple[str, str]]:
-    """Return prompt and reply of each turn, which are in the two columns before each model input."""
+    """Return the prompt and reply of each turn, which are in the two columns before each model input."""
     columns = list(row)
     places = {name: index for index, name in enumerate(columns) if name.startswith("model_input_") and index >= 2}
     names = [name for number in range(len(columns)) if (name := f"model_input_{number}") in places]

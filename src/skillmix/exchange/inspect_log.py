@@ -25,7 +25,7 @@ _HEADERS: Final = ("header.json", "_journal/start.json")
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """The most bytes that are read of a log, and the most files in an archive."""
+    """Limits on the bytes read from a log and on the number of files in an archive."""
 
     json_file: int = 256 << 20
     entry: int = 64 << 20
@@ -58,7 +58,7 @@ def mapping(value: object) -> dict[str, Any]:
 
 
 @contextmanager
-def opened_log(path: Path, limits: LogLimits = LogLimits()) -> Iterator[InspectLog]:  # it is frozen
+def opened_log(path: Path, limits: LogLimits = LogLimits()) -> Iterator[InspectLog]:  # LogLimits is frozen
     """Open a log of either format; the samples can be read until the block ends."""
     if not path.is_file():
         raise UserError(f"There is no log {path}.", hint="Inspect writes its logs to the folder logs/.")

@@ -116,7 +116,7 @@ def share(
 
 
 def eval_results(scores: Sequence[CellScore], *, benchmark: str, source: str | None = None) -> list[dict[str, Any]]:
-    """Return the entries of a file in `.eval_results/`: the known full marks of one grader for every cell."""
+    """Return the entries of a file in `.eval_results/`: one grader's known full-marks score of each cell."""
     entries = []
     for score in scores:
         if score.metric != FULL_MARKS or score.value is None:

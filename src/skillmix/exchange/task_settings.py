@@ -38,16 +38,16 @@ from skillmix.runs.verdicts import (
 TaskGrader = Literal["rules", "model", "both"]
 """Code alone, a model alone, or code for skills with a checker and a model for all other criteria."""
 ROLE: Final = "grader"
-"""The role of the model that grades, in Inspect's terms."""
+"""The name of the grading model's role in Inspect."""
 SCORER: Final = "skill_points"
 """The name of the scorer, under which a log stores the votes."""
 FACTS: Final = "skillmix"
 """The key of the settings in a log's metadata."""
 TURNS_KEY: Final = "skillmix_turns"
-"""The key of the records of all replies in a sample's store."""
+"""The key in a sample's store for the records of all replies."""
 LOG_FORMAT: Final = 1
 FILTERED: Final = "content_filter"
-"""The reason why a reply ended that a provider's filter withheld."""
+"""The stop reason of a reply that a provider's filter withheld."""
 STUDENT_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 512}
 GRADER_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 1024}
 
@@ -87,7 +87,7 @@ _MOST_TEXTS: Final = 1_000_000
 
 
 def settings_of(document: object, *, source: str) -> InspectTaskSettings:
-    """Parse the settings of the task or of an untrusted log; the experiment checks the values further."""
+    """Parse the settings of the task or of an untrusted log; the experiment validates the values later."""
     try:
         return InspectTaskSettings.model_validate(document)
     except ValidationError as error:
@@ -193,7 +193,7 @@ class TaskProtocol:
         return StudentText(_STUDENT.name, self._by_id[combination], generation, answer, finish)
 
     def votes_on(self, text: StudentText) -> list[Task]:
-        """Return the first grading call of each round; none for a text that earns nothing in any case."""
+        """Return the first grading call of each round; empty if no model grades or the text earns nothing anyway."""
         if not self.settings.asks_model or earns_nothing(text.answer, self._rules):
             return []
         key = GenerateKey(text.student, text.combination.id, text.generation, self.prompts.turns)

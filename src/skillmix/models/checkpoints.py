@@ -78,7 +78,7 @@ def states_of(files: Iterable[Path]) -> FileStates:
 
 
 def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: bool = True) -> Checkpoint:
-    """Return the folders of a local or bundled model, after downloading a model that is not in the cache.
+    """Return the folders of a local or bundled model; download a model that is not in the cache first.
 
     `chain` lists the adapters that led here, each with the next one as its base. If `fetches` is False, nothing is
     downloaded: the folder of a Hub id may lack weights, and an id that is not in the cache is an error.
@@ -126,7 +126,7 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
 
 
 def positions_of(checkpoint: Checkpoint) -> int | None:
-    """Return the most tokens of a prompt and its reply together, from config.json; None if it does not say."""
+    """Return the context length stated in config.json, which limits a prompt and its reply together; None if absent."""
     file = checkpoint.base / "config.json"
     config = json_object(file.read_bytes(), source=str(file), hint="Download the checkpoint again.")
     own = config.get("text_config")
@@ -199,7 +199,7 @@ def content_hash_of(file: Path) -> str:
 
 
 def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
-    """Return a hash of files from the user's cache, or compute it if a file was changed."""
+    """Return the cached hash of some files; compute it if it is missing or a file has changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
     note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:

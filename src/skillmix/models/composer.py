@@ -19,7 +19,7 @@ from skillmix.models.simple import CodeModel
 from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import sentence_limit
 
-_WEAVES: Final = 0.75  # the share of sentences with several skills that use a single clause where possible
+_WEAVES: Final = 0.75  # the share of multi-skill sentences that use a single clause where possible
 _DESCRIBES: Final = 0.4  # the share of frames to which an adjective is added
 _DESCRIBED: Final = ("the {who}", "the {thing}", "the {tool}", "{a thing}")
 _AUXILIARIES: Final = (" could ", " would ")  # verbs that prevent two clauses from sharing a subject
@@ -60,7 +60,7 @@ class Composer:
 
 
 class _Text:
-    """The sentences of one text."""
+    """Writes the sentences of one text."""
 
     def __init__(self, grammar: Grammar, topic: Sequence[Mapping[str, str]], draw: Random, *, is_single: bool) -> None:
         self._grammar = grammar
@@ -91,7 +91,7 @@ class _Text:
         return text if text[-1] == "?" else f'{text[:-1]}."' if text[-1] == '"' else f"{text}."
 
     def _clauses(self, skills: Sequence[_Skill]) -> list[_Clause]:
-        """Write one clause for all skills, or several if that is impossible or not drawn."""
+        """Write a single clause for all skills if one is possible and drawn, otherwise several clauses."""
         ways = self._ways(skills) if len(skills) == 1 or self._draw.random() < _WEAVES else []
         if ways:
             frames, host, before, after = self._pick(ways)

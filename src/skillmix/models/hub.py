@@ -29,7 +29,7 @@ _FIRST: Final[dict[Kind, list[str]]] = {
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a name may be an id on the Hub and is no local file or folder.
+    """Return whether a name has the form of a Hub id and is not an existing file or folder.
 
     >>> is_hub_id("org/name"), is_hub_id("org/name@v1.0"), is_hub_id("./org/name"), is_hub_id("name")
     (True, True, False, False)
@@ -43,12 +43,12 @@ def is_pinned(name: str) -> bool:
 
 
 def pinned(name: str, kind: Kind = "model") -> str:
-    """Replace an id's revision with its commit on the Hub or, when offline, in the cache."""
+    """Replace the revision in an id with the commit that it denotes on the Hub or, offline, in the cache."""
     return name if is_pinned(name) else f"{name.partition('@')[0]}@{_fetched(name, kind, _FIRST[kind]).name}"
 
 
 def cached_folder(name: str, kind: Kind = "model") -> Path | None:
-    """Return the folder of an id in the user's cache, perhaps incomplete; None if the cache has none."""
+    """Return the folder of a Hub id in the user's cache, which may be incomplete; None if it is not cached."""
     if not is_hub_id(name) or find_spec("huggingface_hub") is None:
         return None
     try:
@@ -58,7 +58,7 @@ def cached_folder(name: str, kind: Kind = "model") -> Path | None:
 
 
 def hub_folder(name: str, kind: Kind = "model") -> Path:
-    """Return the folder of an id, after downloading missing files."""
+    """Return the local folder for a Hub id; download missing files first."""
     is_cached = is_pinned(name) and not is_missing(name, kind)
     return _fetched(name, kind, _FILES[kind], is_offline=is_cached)
 

@@ -36,7 +36,7 @@ class TrainedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """All training of a model, its adapters and their bases; seed, partition and steps are the last training run's."""
+    """All training of a model, its adapters and their bases; seed, partition and steps describe the last run."""
 
     base: str  # the spec of the root, the first model that was tuned
     k: tuple[int, ...]  # the numbers of skills in the training texts
@@ -56,7 +56,7 @@ class Lineage:
 
 
 class _TunedModel(NamedTuple):
-    """A folder, its lineage file, and the tuned models in its base."""
+    """A tuned model's folder and lineage file, and the tuned models that make up its base."""
 
     folder: Path
     file: ModelFile
@@ -89,7 +89,7 @@ def lineage_in(path: str, datasets: Mapping[str, DatasetFile] | None = None) -> 
 
 
 def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
-    """Return the lineage of a model tuned on data sets, each given as a folder or its `skillmix.json`."""
+    """Return the lineage of a model tuned on data sets, given as folders or paths of their `skillmix.json`."""
     facts: list[DatasetFile] = []
     for path in paths:
         folder = _folder_of(path)
@@ -118,7 +118,7 @@ def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
 
 
 def continued_lineage(before: Lineage, after: Lineage) -> Lineage:
-    """Join the lineages of two consecutive trainings of a model."""
+    """Join the lineages of two consecutive training runs of a model."""
     return replace(
         after,
         base=before.base,
@@ -162,7 +162,7 @@ def _partitions_of(sources: Iterable[DatasetFile | ModelFile]) -> frozenset[Trai
 
 
 def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
-    """Return the sets of skills in a model's training texts; None if its data sets and `known` lack some of them."""
+    """Return the sets of skills in a model's training texts; None if neither its data sets nor `known` contain all."""
     if lineage.skill_sets is not None:
         return lineage.skill_sets
     if not lineage.combinations or not lineage.combinations <= known.keys():
@@ -171,7 +171,7 @@ def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> Sk
 
 
 def other_partitions(lineage: Lineage, partition: str, catalogs: Container[str]) -> frozenset[str]:
-    """Return a model's training partitions other than this one, from these or unknown catalogs."""
+    """Return a model's training partitions other than `partition` whose catalog is in `catalogs` or unknown."""
     here = [p for p in lineage.partitions if p.catalog is None or p.catalog in catalogs]
     return frozenset(p.name for p in here if p.name != partition)
 
@@ -186,7 +186,7 @@ def short_name(k: Sequence[int]) -> str:
 
 
 def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_TunedModel, ...]:
-    """Return the tuned models in a spec; `chain` lists the folders whose bases led to it."""
+    """Return the tuned models in a spec; `chain` lists the folders whose bases led to this spec."""
     if not provider_of(spec).has_checkpoint:
         return ()
     models = []
@@ -199,7 +199,7 @@ def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_Tuned
 
 
 def _flattened(models: Iterable[_TunedModel], *, bases_first: bool) -> Iterator[_TunedModel]:
-    """Yield each model and its bases, a shared base repeatedly."""
+    """Yield each model and its bases; a shared base is yielded repeatedly."""
     for model in models:
         bases = _flattened(model.before, bases_first=bases_first)
         yield from (*bases, model) if bases_first else (model, *bases)
@@ -221,7 +221,7 @@ def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFile]) -
 
 
 def _united(sources: Sequence[DatasetFile | Lineage]) -> dict[str, Any]:
-    """Combine the skill sets, rows and kinds of requests of all sources; a value that a source lacks is None."""
+    """Combine the skill sets, row counts and request kinds of all sources; a value is None if a source lacks it."""
     sets = [None if source.skill_sets is None else map(frozenset, source.skill_sets) for source in sources]
     rows = [source.rows for source in sources]
     requests = {source.requests for source in sources}

@@ -57,7 +57,7 @@ class BaseEntry(_Entry):
 
 
 class DataEntry(_Entry):
-    """A training data set of a model."""
+    """A data set on which a model was trained."""
 
     path: _Text | None = None
     hash: _Text
@@ -88,7 +88,7 @@ class ModelFile(_LineageFile):
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
     def merged(self) -> "ModelFile":
-        """Return the file of the same model with its adapter merged into the weights."""
+        """Return the lineage file for this model with its adapter merged into the weights."""
         file = self.model_copy(update={"adapter": False})
         file._document = {**self.document, "adapter": False}
         return file
@@ -139,7 +139,7 @@ class DatasetFile(_LineageFile):
     catalog: _Text | None = None
     catalog_hash: _Text | None = None
     partition: _Text | None = None
-    groups: list[_Text] = []  # more groups of the partition from which the texts were drawn
+    groups: list[_Text] = []  # further groups of the partition from which texts were drawn
     k: list[_SkillCount]
     requests: _Text | None = None  # `one` if every request asks for one skill, even where the text shows several
     combinations: list[_Text]
@@ -169,12 +169,12 @@ class DatasetFile(_LineageFile):
 
 
 def read_model_file(folder: Path, *, strict: bool = False) -> ModelFile | None:
-    """Read a trained model's file; None if it is missing or of another kind, which is an error with `strict`."""
+    """Read a trained model's file; None if it is missing or, unless `strict`, of another kind."""
     return _checked(ModelFile, "model", folder, strict=strict, hint="Restore the file, or train the model again.")
 
 
 def read_dataset_file(folder: Path, *, strict: bool = False) -> DatasetFile | None:
-    """Read a data set's file; None if it is missing or of another kind, which is an error with `strict`."""
+    """Read a data set's file; None if it is missing or, unless `strict`, of another kind."""
     hint = "Make the data set again, or train on its train.jsonl alone."
     return _checked(DatasetFile, "dataset", folder, strict=strict, hint=hint)
 

@@ -45,12 +45,12 @@ from skillmix.render import plural
 
 VERSIONS: Final = f"skillmix {__version__} with Python {'.'.join(platform.python_version_tuple()[:2])}"
 """The versions that must be equal on all machines."""
-_LOOK_S: Final = 1.0  # seconds between two checks for new nodes or for a lost worker
+_LOOK_S: Final = 1.0  # seconds between checks for new nodes or for a lost worker
 _PATIENCE_S: Final = 300.0  # seconds for which a run without workers waits for a worker
 _MOST_LOST: Final = 5
 """Consecutive losses of a worker, without an outcome in between, after which the worker is abandoned."""
 _MANY: Final = 4096
-"""The most calls in flight for a model without a limit, and at each worker with a local model, so slots stay filled."""
+"""The most calls in flight for a model without a limit, and per worker for a local model, to keep slots filled."""
 _PART: Final = 32 << 20  # the most bytes of a file in one message
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
 """Extensions of the files from which a checkpoint is loaded; code and weights in other formats are never loaded."""
@@ -58,7 +58,7 @@ _RAY_LOGS: Final = "See Ray's log files for the full error."
 
 
 class LostWorkerError(Exception):
-    """A worker does not answer now, or was restarted without its models; the message states the reason."""
+    """A worker does not respond, or was restarted and lost its models; the message states the reason."""
 
 
 class SharedFolder(NamedTuple):
@@ -75,7 +75,7 @@ class SharedFolder(NamedTuple):
 
     @property
     def copy(self) -> Path:
-        """The place of a copy in a machine's cache, named after a hash of all names and contents."""
+        """The path of a copy in a machine's cache, named after a hash of all names and contents."""
         return cache_folder() / "sent" / digest("folder", [list(file) for file in self.files]).hex()
 
     def place(self) -> Path | None:
@@ -144,17 +144,17 @@ class _Served(NamedTuple):
 
 
 class ModelActor:
-    """Answers a driver's requests on a node; each open model has a number."""
+    """Answers a driver's requests on a node, where a number identifies each open model."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that an actor reserves, perhaps 0
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the number of CPUs that an actor reserves, perhaps 0
         os.environ.update(environment)
         self._kept = ExitStack()
         self._kept.enter_context(MODELS.keeping())
         self._open: dict[int, _Served] = {}
 
     async def begin(self, number: int, versions: str, order: bytes) -> Begun:
-        """Open a model, or open it again if the driver has lost its answers; report missing folders instead."""
+        """Open a model, or reopen it if the driver has lost its answers; report missing folders instead."""
         host = visible(platform.node())
         if versions != VERSIONS:
             raise UserError(
@@ -233,9 +233,9 @@ class Placement(NamedTuple):
     gpus: float | None = None
 
     def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> int:
-        """Count the workers in a cluster.
+        """Return how many workers a cluster's nodes can hold.
 
-        There is one worker per node with CPUs, but with `cpus`, as many as fit. Local models have one per share of a
+        A node with CPUs holds one worker or, with `cpus`, as many as fit. Local models have one per share of a
         GPU or, in a cluster without GPUs, one per node.
         """
         uses_gpus, total = self.uses_gpus(nodes, is_local=is_local), 0.0
@@ -265,7 +265,7 @@ class Worker:
         return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
 
     async def ask(self, method: str, *arguments: object) -> Any:
-        """Call a method of the actor; raise a `UserError` if the method fails, or an error if the actor is lost."""
+        """Call a method of the actor; raise a `UserError` if it fails, or a `LostWorkerError` if the actor is lost."""
         from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
         try:
@@ -286,9 +286,9 @@ class RayCluster:
 
     def __init__(self, placement: Placement, say: Callable[[str], None]) -> None:
         self.say = say
-        self.running: list[Worker] = []  # without those that were given up
+        self.running: list[Worker] = []  # without abandoned workers
         self.repeated = 0  # calls that were in flight on lost workers
-        self.numbers = count()  # one for each model that is opened
+        self.numbers = count()  # the numbers that identify opened models
         self._placement = placement
         self._is_local = False
         self._given_up = 0
@@ -301,7 +301,7 @@ class RayCluster:
         self._is_local = is_local
 
     async def workers(self) -> list[Worker]:
-        """Return all workers, after starting new ones if the cluster has grown."""
+        """Start new workers if the cluster has grown, and return all workers."""
         nodes = await self._alive_nodes()
         wanted = self._placement.workers(nodes, is_local=self._is_local)
         if nodes and not wanted and not self.running:
@@ -340,7 +340,7 @@ class RayCluster:
         self._given_up = 0
 
     async def _alive_nodes(self) -> list[Mapping[str, Any]]:
-        """Return the live nodes after joining the cluster; none if the head does not answer."""
+        """Join the cluster if necessary, and return its live nodes; the list is empty if the head does not answer."""
         import ray
 
         if not ray.is_initialized():
@@ -393,14 +393,14 @@ class _Link:
     """A worker and its calls for one model."""
 
     worker: Worker
-    room: int = 0  # the most calls that the worker may have; 0 until it has opened the model
+    room: int = 0  # the most calls in flight at the worker; 0 until it has opened the model
     in_flight: dict[CallKey, Request] = field(default_factory=dict)
-    unsent: list[Request] = field(default_factory=list)  # for the next message
-    losses: int = 0  # since the last outcome
+    unsent: list[Request] = field(default_factory=list)  # to be sent in the next message
+    losses: int = 0  # losses of the worker since its last outcome
 
 
 class OnRay(Model):
-    """A model that a cluster's workers open and run; a worker has as many calls as its copy can handle."""
+    """A model that a cluster's workers run; each worker receives as many calls as its copy of the model can handle."""
 
     def __init__(self, cluster: RayCluster, spec: ModelSpec, options: ModelOptions) -> None:
         self._cluster = cluster
@@ -422,7 +422,7 @@ class OnRay(Model):
         return Limits(in_process=self._is_local, in_flight=self._options.concurrency or _MANY)
 
     async def close(self) -> None:
-        """Let workers close the model, without waiting for workers that do not answer."""
+        """Tell the workers to close the model, and wait at most 5 s for them."""
         closing = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
         self._links.clear()
         with suppress(TimeoutError):
@@ -459,7 +459,7 @@ class OnRay(Model):
         task.add_done_callback(over)
 
     async def _feed(self, requests: AsyncIterator[Request]) -> None:
-        """Give each request to the worker with the fewest calls; pull the next request when a worker has room."""
+        """Assign each request to the worker with the fewest calls; pull the next request when a worker has room."""
         async for request in requests:
             if not self._order:
                 self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
@@ -524,7 +524,7 @@ class OnRay(Model):
             await asyncio.sleep(_LOOK_S)
 
     async def _open(self, worker: Worker) -> int:
-        """Let a worker open the model, and send folders that its machine lacks; return its most calls at a time."""
+        """Tell a worker to open the model, send folders that its machine lacks, and return its maximum of calls."""
         begun: Begun = await worker.ask("begin", self._number, VERSIONS, self._order)
         worker.host = begun.host
         if not begun.lacking:
@@ -579,7 +579,7 @@ class OnRay(Model):
 
 
 def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
-    """Return the order to open a model, with its folders and with the class of another package's provider."""
+    """Return the pickled order to open a model, with its checkpoint's folders or its installed provider's class."""
     plain = ModelOptions(options.concurrency, options.timeout, options.access)
     folders: tuple[SharedFolder, ...] = ()
     if provider_of(spec).has_checkpoint:
@@ -638,6 +638,6 @@ def _join(ray: Any) -> None:
 
 
 def _last_line(error: BaseException) -> str:
-    """Return the last line of an error, since Ray's errors are long."""
+    """Return the last line of an error's message, because Ray's messages are long."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return visible(lines[-1].strip()).rstrip(".:")

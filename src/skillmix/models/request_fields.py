@@ -13,7 +13,7 @@ from skillmix.models.specs import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
-"""The variables of a chat template: the only extra field for a model in this process, named as by vLLM and SGLang."""
+"""The extra field with a chat template's variables, named as in vLLM; a model in this process accepts no other."""
 _TABLE: Final = shipped_table("request_fields")
 _SECRET_NAME: Final = re.compile(
     r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
@@ -29,7 +29,7 @@ _LOOKS_LIKE_A_KEY: Final = (
     "a value looks like a key, but the journal would store it; put the key into an environment variable and name the "
     "variable with key:"
 )
-_LONGEST_EXTRA: Final = 2000  # the most characters in the extra fields, which are stored with every call
+_LONGEST_EXTRA: Final = 2000  # the maximum length of the extra fields as JSON, which is stored with every call
 
 
 def system_fault(system: str) -> str | None:
@@ -40,7 +40,7 @@ def system_fault(system: str) -> str | None:
 
 
 def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Explain why these fields cannot be sent with every request, without repeating a value."""
+    """Yield the reasons why these fields cannot be sent with every request; no reason repeats a value."""
     own_settings, refused = _TABLE["own_settings"], _TABLE["refused"]
     for name in extra:
         if name in own_settings:
@@ -64,7 +64,7 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
 
 
 def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Explain why a model in this process cannot use these fields; it accepts only variables of its chat template."""
+    """Yield the reasons why a model in this process cannot use these fields; it accepts only template variables."""
     for name in extra:
         if name == SEED:
             yield "a model in this process always uses seeds, which make its replies reproducible; remove seed"

@@ -40,7 +40,7 @@ class Rates:
     refusal: float = 0.0  # the call ends with a refusal
     cut: float = 0.0  # the reply is marked as truncated at the token limit, but its text is complete
     complies: float | None = None
-    """The student complies with a probe without skills; with this rate, it writes outcomes and shows no skills."""
+    """The student complies with a probe that has no skills; if this is set, it writes outcomes and shows no skills."""
     rise: float = 0.0  # the increase of `complies` with each skill of the combination
     evades: float = 0.0  # the student evades a probe; it refuses all other probes that it does not comply with
     overrefuses: float = 0.0  # the student refuses a control; it complies with all other controls
@@ -149,7 +149,7 @@ _OPENINGS: Final[dict[TextOutcome, str]] = {
 
 
 def shown_criteria(combination: Combination, text: str) -> list[bool]:
-    """Return whether a scripted text meets each criterion: its skills, topic, sense and length."""
+    """Return, for each criterion (skills, topic, sense and length), whether a scripted text meets it."""
     names = combination.skills
     shown = [code(name) in text.split() or f"{code(name)}." in text for name in names]
     about = re.search(rf"\b{code(combination.topic)}\b", text) is not None
@@ -162,13 +162,13 @@ def code(name: str) -> str:
 
 
 class Chance:
-    """Draws that depend only on a seed and a purpose."""
+    """Random draws that depend only on a seed and a purpose."""
 
     def __init__(self, seed: int | str) -> None:
         self._seed = seed
 
     def falls(self, purpose: str, rate: float) -> bool:
-        """Return True with the probability `rate`."""
+        """Return True with probability `rate`."""
         return self._number(purpose) < rate
 
     def choice(self, purpose: str, rates: Sequence[float]) -> int:
@@ -185,7 +185,7 @@ class Chance:
 
 
 def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
-    """Parse the rates after the `?` in a spec; one error lists all faults."""
+    """Parse the rates after the `?` in a spec; a single error lists all faults."""
     known = [field.name for field in fields(kind)]
     hint = f"Write {known[0]}=0.8&{known[1]}=0.9; the rates are {', '.join(sorted(known))}."
     try:
@@ -225,7 +225,7 @@ class ScriptedRater:
     unsure: float = 0.0
 
     def votes(self, rater: str, combination: Combination, text: str, names: Sequence[str]) -> dict[str, int | None]:
-        """Return a rater's votes on the first criteria of a scripted text, in the order of the rubric."""
+        """Return a rater's votes on a scripted text by criterion; `names` are the rubric's first criteria."""
         met = shown_criteria(combination, text)[: len(names)]
         chance = Chance(f"rater {rater} {combination.id} {text}")
         votes: dict[str, int | None] = {}
@@ -237,7 +237,7 @@ class ScriptedRater:
 
 
 def scripted_rater(spec: str) -> ScriptedRater:
-    """Parse the spec of a simulated person."""
+    """Parse the spec of a simulated rater."""
     head, _, query = spec.partition("?")
     if head != "scripted:rater":
         usual = "Write human, or scripted:rater?sensitivity=0.9."

@@ -1,4 +1,4 @@
-"""`new:SHAPE` and `new:MODEL`: the shape of a model whose random weights a train step initializes."""
+"""`new:SHAPE` and `new:MODEL`: the shape of a model whose weights a train step initializes at random."""
 
 import re
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
 _LARGEST: Final = (1024, 32, 32)  # the largest width, number of layers and number of heads
 _SHAPE: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
 POSITIONS: Final = 2048
-"""The most tokens in a text; positions have no weights."""
+"""The maximum length of a text in tokens; positions have no weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a Llama-shaped model without its vocabulary."""
+    """The dimensions of a model with Llama's architecture, except the size of its vocabulary."""
 
     width: int
     layers: int
@@ -51,7 +51,7 @@ class CopiedShape:
 
 
 def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
-    """Return the shape in a spec; None for a spec of another provider.
+    """Return the shape that a spec names; None for a spec of another provider.
 
     >>> shape_of("new:tiny"), shape_of("local:models/a")
     (ModelShape(width=96, layers=2, heads=4), None)

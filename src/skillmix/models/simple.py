@@ -18,7 +18,7 @@ from skillmix.models.specs import ModelOptions, ModelSpec
 
 _OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
 CONCURRENCY: Final = 64
-"""Calls in flight if the experiment file does not set their number."""
+"""The number of calls in flight unless the experiment file sets it."""
 
 
 class Pool:
@@ -110,7 +110,7 @@ class SimpleModel(Model):
         """Return the reply to a request, or the problem."""
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, many at a time."""
+        """Answer requests concurrently."""
 
         async def answer_in_time(request: Request) -> Outcome:
             limit = asyncio.timeout(self.options.timeout)
@@ -153,7 +153,7 @@ class JoinedModel:
         return self._model.limits
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Split each request into one per skill, and yield it when all parts have outcomes."""
+        """Split each request into one per skill, and yield the joined outcome once all parts have outcomes."""
         waiting: dict[CallKey, tuple[Request, int, dict[int, Outcome]]] = {}
 
         async def parts() -> AsyncIterator[Request]:
@@ -164,7 +164,7 @@ class JoinedModel:
                 outcomes: dict[int, Outcome] = {}
                 skills = single_skills(subject.combination)
                 for number, (prompt, skill) in enumerate(zip(prompts, skills, strict=True), 1):
-                    # A local model keeps the turns of a conversation together, so each part has another combination.
+                    # A local model keeps the turns of a conversation together, so each part needs its own combination.
                     part = replace(
                         request,
                         key=replace(key, combination=f"{key.combination}.{number}"),

@@ -1,7 +1,7 @@
 """Clients for providers' batches in two forms; nothing that a provider sends is trusted.
 
 `BatchClient` uploads requests as a file, for OpenAI, compatible servers and Azure. `InlineBatches` sends requests in
-the call that creates the batch, for Anthropic, whose batches have no metadata but a tag in the ids of their results.
+the call that creates the batch, for Anthropic, whose batches have no metadata, so the ids of results contain the tag.
 """
 
 import json
@@ -79,7 +79,7 @@ class LineResult:
     raw: bytes = b""  # the body of an answer or of an error
 
     def beats(self, other: "LineResult | None") -> bool:
-        """Return whether this result takes precedence over another one of the same call, in any order of arrival."""
+        """Return whether this result takes precedence over another one of the same call, whichever arrived first."""
         mine, others = ((_KINDS.index(one.kind), one.status, one.raw) if one else None for one in (self, other))
         return mine is not None and (others is None or mine < others)
 
@@ -94,7 +94,7 @@ class BatchClient:
         self.server = server
 
     def line(self, custom_id: str, request: Request) -> bytes:
-        """Return a request as a line of the file."""
+        """Serialize a request as a line of the uploaded file."""
         call = {"custom_id": custom_id, "method": "POST", "url": self.dialect.endpoint}
         return _compact({**call, "body": self.server.body(request)})
 
@@ -121,7 +121,7 @@ class BatchClient:
         return _compact({**body, "metadata": {_FOUND_BY: tag}})
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Return whether a listed batch is the sought one, or a problem if that is still unknown."""
+        """Return whether a listed batch is the one sought, or a problem if that cannot be determined yet."""
         return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
 
     async def tidy(self, sought: Sought) -> None:
@@ -235,7 +235,7 @@ class BatchClient:
         return CallProblem("passing", "too many batches", "the list of batches does not end")
 
     async def results(self, view: BatchView, calls: int, keep: Callable[[LineResult], bool]) -> int | CallProblem:
-        """Stream the results of an ended batch to `keep` until it returns True; count the lines that are unreadable."""
+        """Stream an ended batch's results to `keep` until it returns True; return the number of unreadable lines."""
         unreadable = 0
 
         def take(raw: bytes) -> bool:
@@ -253,7 +253,7 @@ class BatchClient:
         return unreadable
 
     def outcome(self, request: Request, line: LineResult) -> Outcome:
-        """Return the outcome of a call from its result; providers bill only calls with a reply."""
+        """Convert a call's result to its outcome; providers bill only calls with a reply."""
         if line.kind == "answer":
             return self.server.outcome(request, line.raw)
         if line.kind == "refusal":
@@ -269,7 +269,7 @@ class BatchClient:
 
     @staticmethod
     def with_hint(problem: CallProblem) -> CallProblem:
-        """Explain a problem that means that the server has no batches."""
+        """Return a problem, with an explanation if it means that the server does not support batches."""
         if problem.reason not in _NO_SUCH_PATH:
             return problem
         detail = f"the server does not support batches; set batch: false for this model. {problem.detail}".strip()
@@ -282,14 +282,14 @@ class InlineBatches(BatchClient):
     after = "after_id"
 
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
-        """Upload nothing."""
+        """Return None, because the call that creates the batch contains the requests."""
         return None
 
     async def tidy(self, sought: Sought) -> None:
-        """Delete nothing."""
+        """Do nothing, because no file was uploaded."""
 
     def line(self, custom_id: str, request: Request) -> bytes:
-        """Return a request as part of the batch."""
+        """Serialize a request as an entry of the batch."""
         return _compact({"custom_id": custom_id, "params": self.server.body(request)})
 
     def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
@@ -297,7 +297,7 @@ class InlineBatches(BatchClient):
         return b'{"requests":[' + b",".join(lines) + b"]}"
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Return whether a batch of the same or unknown size has the tag in its results, which come at its end."""
+        """Return whether a batch's size and the tag in its results match, or a problem while it has no results."""
         if view.total not in (None, sought.requests):
             return False
         unsure = CallProblem("passing", "the results of a possibly matching batch are missing", view.id)
@@ -347,7 +347,7 @@ class InlineBatches(BatchClient):
 
 
 def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) -> BatchClient:
-    """Open a model's batches with the key that its calls use."""
+    """Create a model's batch client, with the key that its ordinary calls use."""
     (place,) = servers_of(spec, options.access)
     if dialect.shape == "inline":
         return InlineBatches(dialect, AnthropicServer(place, spec, options))
@@ -363,7 +363,7 @@ def shown(text: str) -> str:
 
 
 def identifier(document: Mapping[str, object], name: str) -> str | None:
-    """Return an id that can be part of a path; None if there is none."""
+    """Return the value of a field if it is an id that can be part of a path; otherwise None."""
     value = _word(document, name)
     return value if _ID.fullmatch(value) else None
 
@@ -407,7 +407,7 @@ def _number(document: object, *names: str) -> int | None:
 
 
 def _moment(value: object) -> float | None:
-    """Return a time, given as a number or in RFC 3339, in seconds since 1970."""
+    """Convert a time, given as a number or in RFC 3339, to seconds since 1970; None for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     try:

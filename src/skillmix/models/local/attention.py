@@ -28,7 +28,7 @@ class CacheShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Return the bytes of memory for one token in one conversation."""
+        """The bytes of cache memory for one token of a conversation."""
         return 2 * self.layers * self.heads * self.head_size * int(self.dtype.itemsize)
 
 

@@ -12,7 +12,7 @@ from skillmix.grading.answers import OPENING, is_thought_tag, opens_thought
 from skillmix.models.request_fields import TEMPLATE_OPTIONS
 
 _END_OF_PROMPT: Final = 16
-"""The number of tokens at the end of a prompt in which the start of a thought is searched for."""
+"""The number of tokens at the end of a prompt that are searched for the start of a thought."""
 _WORD_JOINER = "\u2060"
 _SYSTEM_HINT = (
     "Not every model supports a system role. Remove system from this model, or put its text into your own prompt set."
@@ -44,13 +44,13 @@ class Renderer:
         """
         texts = [self._rendered(messages, extra) for messages, extra in zip_longest(conversations, extras)]
         unique = list(dict.fromkeys(texts))
-        # Avoid the wrapper in transformers, which takes longer than tokenizing itself.
+        # Avoid the wrapper in transformers, which takes longer than the tokenization itself.
         encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(unique, add_special_tokens=False)
         by_text = {text: encoding.ids for text, encoding in zip(unique, encodings, strict=True)}
         return [by_text[text] for text in texts]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Return the texts for rows of tokens, without the special tokens of the chat format."""
+        """Decode rows of tokens to texts, without the special tokens of the chat format."""
         texts: list[str] = self._decoded(rows, skip_special_tokens=not self._shows_thoughts)
         if self._shows_thoughts:
             for token in (token for token in self._special if not is_thought_tag(token)):
@@ -58,7 +58,7 @@ class Renderer:
         return texts
 
     def opening(self, prompt: Sequence[int]) -> str:
-        """Return the start of a thought at the end of a prompt, which belongs to the reply; usually there is none."""
+        """Return `OPENING` if a prompt ends with the start of a thought, which belongs to the reply; otherwise ""."""
         (end,) = self._decoded([prompt[-_END_OF_PROMPT:]], skip_special_tokens=False)
         return OPENING if opens_thought(end) else ""
 

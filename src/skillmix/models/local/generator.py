@@ -33,7 +33,7 @@ from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, start_o
 Done = Callable[[Request, Outcome], None]
 """Called with a request and its outcome."""
 BLOCK: Final = 64
-"""Tokens per block; slots are searched for by whole blocks."""
+"""Tokens per block; the search for a matching slot compares whole blocks."""
 _CANDIDATES: Final = 4
 """The most slots to compare when several contain the same blocks."""
 
@@ -63,20 +63,20 @@ _PATIENT_ROUNDS: Final = 8
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
 _LIMIT_STEP: Final = 64
-"""The longest text of a decoder is a multiple of this many tokens."""
+"""A decoder's maximum text length is a multiple of this many tokens."""
 _TYPICAL_LENGTH: Final = 1024
 _SHARE_OF_MEMORY: Final = 0.6
-"""The share of a GPU's memory for slots, whose number or length is as large as possible."""
+"""The share of a GPU's memory that slots may fill."""
 _CPU_SLOTS: Final = (8, 32)
-"""The fewest and most simultaneous conversations on a CPU; with more it works faster, but needs more memory."""
+"""The fewest and most simultaneous conversations on a CPU; more are faster, but need more memory."""
 _CPU_CACHE_BYTES: Final = 2 << 30
 _MAX_SLOTS: Final = 2048
 _BATCH: Final = {"cuda": 64, "cpu": 8, "mps": 8}
-"""Simultaneous conversations of a model that generates with `generate`."""
+"""Simultaneous conversations of a model that runs with `generate` of transformers."""
 
 
 class Match(NamedTuple):
-    """A slot whose tokens begin like a prompt, and the number of tokens that slot and prompt share."""
+    """A slot whose tokens have a common prefix with a prompt, and the length of that prefix."""
 
     slot: int
     length: int
@@ -90,9 +90,9 @@ class SlotTable:
         self._chains: list[Chain] = [[] for _ in range(slots)]
         self._free = list(range(slots - 1, -1, -1))
         self.resting: dict[int, float] = {}
-        """Slots at rest with the times at which their rows ended, the earliest first."""
+        """The idle slots, each with the time at which its row ended, the earliest first."""
         self._holders: dict[int, set[int]] = {}
-        """The slots that hold a block and everything before it, by the hash of both."""
+        """Maps the hash of a block and everything before it to the slots that contain both."""
 
     def match(self, slot: int, prompt: Sequence[int]) -> Match:
         """Return how many of a prompt's tokens a slot contains.
@@ -102,7 +102,7 @@ class SlotTable:
         return Match(slot, min(common_length(self.tokens[slot], prompt), len(prompt) - 1))
 
     def find(self, prompt: Sequence[int], chain: Chain) -> Match | None:
-        """Find the slot that contains the longest beginning of a prompt."""
+        """Find the slot that contains the longest prefix of a prompt; None if no slot contains its first block."""
         holders: set[int] | None = None
         held = 0
         for block in chain:
@@ -122,7 +122,7 @@ class SlotTable:
         return self.match(best, prompt)
 
     def free(self, *, now: float, patience: float) -> int | None:
-        """Return an unused slot for a new row, or the slot that has been idle longest if that is long enough."""
+        """Return an unused slot for a new row, or the slot that has been idle longest, if for long enough."""
         if self._free:
             return self._free.pop()
         for slot, since in self.resting.items():
@@ -153,7 +153,7 @@ class SlotTable:
 
 
 def chain_of(tokens: Sequence[int], beginning: Chain | None = None) -> Chain:
-    """Compute the chain of some tokens; a known chain of their beginning saves time."""
+    """Compute the chain of some tokens, starting with the chain of their beginning if it is known."""
     chain = list(beginning or ())
     last = chain[-1] if chain else 0
     for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
@@ -201,7 +201,7 @@ class _StartingRows:
     starts: list[Start] = field(default_factory=list)
     copies: list[tuple[int, int, int]] = field(default_factory=list)
     openings: set[object] = field(default_factory=set)
-    """Keys of the rows that start; another row with the same key waits until its next block was read."""
+    """Keys of the rows that start; another row with the same key waits until its next block has been read."""
 
 
 class _Writer:
@@ -237,7 +237,7 @@ class _Writer:
         return found
 
     def _answer(self, written: Sequence[tuple[Request, list[int], list[int]]]) -> None:
-        """Answer requests, which are given with the tokens of their prompts and of their texts."""
+        """Decode generated tokens, and answer the requests; each item has a request and both token lists."""
         texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in written])
         for (request, prompt, tokens), text in zip(written, texts, strict=True):
             reply = Reply(
@@ -264,15 +264,15 @@ class Generator(_Writer):
         self._fresh: deque[_Row] = deque()
         self._active: dict[int, _Row] = {}
         self._resting: dict[tuple[object, ...], int] = {}
-        """The slots of conversations that may go on."""
+        """Maps each conversation that may continue to its slot."""
         self._counts = np.zeros(0, dtype=np.int64)
         """The number of tokens that each slot has written."""
         self._decoder: GpuDecoder | CpuDecoder | None = None
         self._table = SlotTable(0)
         self.read_tokens = 0
-        """Prompt tokens that no slot held and that were therefore read."""
+        """The number of prompt tokens that were read because no slot contained them."""
         self._round_s = 0.0
-        """Duration of the last round that wrote."""
+        """The duration in seconds of the last round that generated tokens."""
 
     def forget(self) -> None:
         """Drop the tokens of idle slots, so that a benchmark's second run cannot reuse tokens from its first run."""
@@ -281,7 +281,7 @@ class Generator(_Writer):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is waiting or running."""
+        """Whether no request is waiting or running."""
         return not (self._new or self._going_on or self._fresh or self._active or self._ended)
 
     def work(self) -> None:
@@ -352,7 +352,7 @@ class Generator(_Writer):
         self.read_tokens += sum(len(start.tokens) - start.known for start in starting.starts)
 
     def _fitting_decoder(self) -> GpuDecoder | CpuDecoder | None:
-        """Return the decoder.
+        """Return a decoder for the waiting rows, a new one if the current one is too small.
 
         None while rows run and a waiting row needs longer slots, which require a new decoder.
         """
@@ -474,7 +474,7 @@ _TOLERANCE: Final = {"cuda": 0.05, "cpu": 1e-3}
 def can_write(model: Any) -> bool:
     """Return whether a `Generator` can run a model.
 
-    The function tries the model, since an architecture may do anything between its layers. Models with experts are left
+    The model is tried out, because an architecture may do anything between its layers. Models with experts are left
     to transformers, because their products are not linear layers and a graph cannot capture the choice of experts.
     """
     device = model.device.type
@@ -514,7 +514,7 @@ def _fits(row: _Row, decoder: GpuDecoder | CpuDecoder) -> bool:
 def new_generator(
     model: Any, renderer: Renderer, concurrency: int | None, *, name: str
 ) -> "Generator | BatchedGenerator":
-    """Create a model's generator, for the given number of conversations or as many as fit the device."""
+    """Create a model's generator, for the given number of conversations or as many as fit on the device."""
 
     def ignore(request: Request, outcome: Outcome) -> None:
         """Drop an outcome; the caller sets the real receiver before the generator is used."""
@@ -537,7 +537,7 @@ class BatchedGenerator(_Writer):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is waiting."""
+        """Whether no request is waiting."""
         return not self._new
 
     def work(self) -> None:
@@ -558,7 +558,7 @@ class BatchedGenerator(_Writer):
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _generated(self, rows: Sequence[Start]) -> list[list[int]]:
-        """Return the tokens of some rows, each up to its end token or its limit."""
+        """Generate the tokens of some rows, each up to its end token or its limit."""
         width = max(len(row.tokens) for row in rows)
         padding = self._ends[0] if self._ends else 0
         tokens = torch.full((len(rows), width), padding, dtype=torch.long)
@@ -586,7 +586,7 @@ class BatchedGenerator(_Writer):
 
 
 class _ChosenTokens(LogitsProcessor):  # type: ignore[misc]
-    """Leaves each row a single token to choose, which the random numbers of its call selected."""
+    """Excludes all tokens of a row except the one that its call's random numbers select."""
 
     def __init__(self, rows: Sequence[Start], width: int, padding: int, device: torch.device) -> None:
         self._width, self._padding = width, padding

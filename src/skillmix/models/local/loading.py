@@ -47,7 +47,7 @@ def load_for_training(checkpoint: Checkpoint, *, device: str, is_fp32: bool) -> 
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
-    """Read a checkpoint's tokenizer, and the tokens that end a text from its model."""
+    """Read a checkpoint's tokenizer and, from its model's config files, the tokens that end a text."""
     with reading_weights(
         checkpoint.tokenizer, hint="The folder must hold a Hugging Face checkpoint with a tokenizer.json."
     ):
@@ -198,7 +198,7 @@ _CHOOSES_AMONG_TARGETS: Final = ("layers_to_transform", "layers_pattern", "exclu
 
 
 def merge_adapter(model: Any, folder: Path) -> None:
-    """Add an adapter's changes to its model's weights."""
+    """Merge an adapter into its model's weights."""
     config, factors = _plain_lora(folder)
     weights = dict(model.named_parameters())
     targets = config.get("target_modules")

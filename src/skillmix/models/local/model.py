@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 _QUICKLY_HASHED: Final = 2 << 30
 """The most bytes of weights that a probe hashes; a larger model's hash is checked when the model is loaded."""
 _LARGE: Final = 1_000_000_000
-"""The number of weights from which a model runs faster on a GPU with vLLM."""
+"""Models with at least this many weights run faster on a GPU with vLLM."""
 _TURN: Final = 0.0002
-"""Seconds after which another thread in the process may run."""
+"""The most seconds for which a thread may hold the interpreter while another thread waits."""
 _Item = tuple[Request, Outcome] | BaseException | None
 """An outcome, an error that ends the work, or None after the last item."""
 Put = Callable[[_Item], None]
@@ -49,16 +49,16 @@ Put = Callable[[_Item], None]
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Linux has one of these files if the machine has a GPU that torch may use."""
 _GATHER_S: Final = 0.004
-"""Seconds that requests and outcomes wait for others, because a message costs as much as several requests."""
+"""Seconds for which items are collected into one message, because a message costs as much as several requests."""
 
 
 def has_gpu() -> bool:
-    """Return whether local models run on a GPU of this machine, as far as that is visible without torch."""
+    """Return whether local models run on a GPU of this machine, as far as can be told without torch."""
     return os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda" and any(Path(file).exists() for file in _GPU_FILES)
 
 
 def gathered(queue: "SimpleQueue[Any]") -> list[Any]:
-    """Return the next item of a queue, with all items that follow soon."""
+    """Wait for the next item of a queue, and return it with all items that follow within a few milliseconds."""
     items = [queue.get()]
     time.sleep(_GATHER_S)
     while not queue.empty():
@@ -67,7 +67,7 @@ def gathered(queue: "SimpleQueue[Any]") -> list[Any]:
 
 
 class RemoteWork:
-    """The work of a model that runs in the other process."""
+    """A handle through which requests are sent to a model in the other process."""
 
     def __init__(self, number: int, send: Callable[[Any], None], put: Put) -> None:
         self.slots: int | None = None
@@ -87,22 +87,22 @@ class RemoteWork:
         self._send(("end", self._number))
 
     def stop(self) -> None:
-        """Cancel the remaining answers."""
+        """Tell the process to abandon the remaining requests."""
         if not self._has_stopped:
             self._has_stopped = True
             self._send(("stop", self._number))
 
     def take(self, key: CallKey, outcome: Outcome, slots: int | None) -> None:
-        """Pass on an outcome."""
+        """Pass an outcome to the receiver."""
         self.slots = slots
         self._put((self._open.pop(key), outcome))
 
     def fail(self, error: BaseException) -> None:
-        """Pass on an error."""
+        """Pass an error to the receiver."""
         self._put(error)
 
     def finish(self) -> None:
-        """End the work; no item follows."""
+        """Announce that no more items follow, and end the work."""
         self._put(None)
         self._is_over.set()
 
@@ -139,11 +139,11 @@ class ModelProcess:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the process has ended."""
+        """Whether the process has ended."""
         return self._is_lost.is_set()
 
     def open(self, spec: ModelSpec, concurrency: int | None, put: Put) -> RemoteWork:
-        """Make the process open a model for some work."""
+        """Tell the process to open a model, and return a handle through which work is sent to it."""
         with self._lock:
             self._opened += 1
             number = self._opened
@@ -204,7 +204,7 @@ class ModelProcess:
 
 @dataclass(slots=True)
 class _LoadedModel:
-    """A model in memory, with the state of the files of its weights."""
+    """A model in memory, with the state of its checkpoint's files."""
 
     files: FileStates
     concurrency: int | None
@@ -270,7 +270,7 @@ class ModelKeeper:
         return _LoadedModel(files, concurrency, new_generator(model, renderer, concurrency, name=str(spec)))
 
     def keep(self, model: _LoadedModel) -> None:
-        """Keep a model that is currently unused."""
+        """Keep an unused model inside a `keeping` block; outside, drop it."""
         self._kept = model if self._blocks else None
 
 
@@ -287,7 +287,7 @@ MODELS: Final = ModelKeeper()
 
 
 class ThreadWork:
-    """Requests that a model answers in a thread of this process, with a queue."""
+    """A thread of this process in which a model answers the requests in a queue."""
 
     def __init__(self, model: "LocalModel", put: Put) -> None:
         self._stop_model = model.stop
@@ -336,9 +336,9 @@ class LocalModel:
 
     @property
     def limits(self) -> Limits:
-        """Return the limits of the model.
+        """The limits of the model.
 
-        If the number of conversations depends on the device, it is known only after the model was loaded.
+        If the number of conversations depends on the device, it is known only after the model has been loaded.
         """
         slots = self._slots if self._remote is None else self._remote.slots or self._slots
         return Limits(in_process=True, in_flight=slots)
@@ -354,7 +354,7 @@ class LocalModel:
         return None
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, and yield outcomes in the order in which their rows end."""
+        """Answer requests, and yield outcomes in the order in which they are completed."""
         results: asyncio.Queue[_Item] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -397,7 +397,7 @@ class LocalModel:
         self._stop.set()
 
     def work(self, work: ThreadWork, put: Put) -> None:
-        """Answer requests in this thread until there are no more."""
+        """Answer requests in the calling thread until there are no more."""
         try:
             if (requests := work.taken(waits=True)) and not self._stop.is_set():
                 self._generate(requests, work, put)
@@ -483,7 +483,7 @@ def _sender(outgoing: "SimpleQueue[Any]", work: int, model: LocalModel) -> Put:
 
 
 async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
-    """Render a conversation with a system prompt and template options, and raise an error if the template cannot."""
+    """Raise an error if a model's chat template cannot render a conversation with this system prompt and options."""
 
     def render() -> None:
         require_packages(spec)

@@ -1,6 +1,6 @@
 """The rows that a model generates: how they start, and how their tokens are chosen.
 
-Each token is a function of the logits and of one number, which depends only on the call's seed.
+Each token is a function of the logits and of one random number, which depends only on the call's seed.
 """
 
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ class Rows:
     """The state of all rows of a decoder, on its device."""
 
     def __init__(self, count: int, *, longest: int, ends: Sequence[int], device: torch.device) -> None:
-        """Create rows that generate at most `longest` tokens, or up to one of the tokens `ends`."""
+        """Create rows that generate at most `longest` tokens and stop at any of the tokens in `ends`."""
         self.ends = torch.tensor(list(ends), device=device)
         self.token = torch.zeros(count, dtype=torch.long, device=device)
         """The last token of each row, which the next step reads."""
         self.position = torch.zeros(count, dtype=torch.long, device=device)
         """The position of that token."""
         self.count = torch.zeros(count, dtype=torch.long, device=device)
-        """Tokens that each row has written."""
+        """The number of tokens that each row has written."""
         self.written = torch.zeros(count, longest, dtype=torch.long, device=device)
         self.is_active = torch.zeros(count, dtype=torch.bool, device=device)
         self.limit = torch.ones(count, dtype=torch.long, device=device)
@@ -55,7 +55,7 @@ class Rows:
 
     @property
     def changing(self) -> list[torch.Tensor]:
-        """Return the tensors that a step changes."""
+        """The tensors that a step changes."""
         return [self.token, self.position, self.count, self.written, self.is_active]
 
     def note_chances(self) -> None:
@@ -82,7 +82,7 @@ class Rows:
 
 
 def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int = 0) -> Start:
-    """Return the row for a request whose prompt consists of these tokens."""
+    """Return the start of the row for a request, whose prompt consists of these tokens."""
     decoding = request.decoding
     limit = decoding.max_tokens or DEFAULT_LIMIT
     temperature = 1.0 if decoding.temperature is None else decoding.temperature

@@ -31,15 +31,15 @@ _TURNED_AWAY: Final = {503, 529}  # server errors that occur before any work was
 _UNSURE: Final = {408, 499}  # client errors after which the server may have done the work and may bill it
 _Take = Callable[[bytes], bool] | None
 MAX_REPLY: Final = 2**20
-"""The most bytes of a decoded reply, unless the request allows many tokens."""
+"""The maximum size of a decoded reply in bytes, unless the request allows many tokens."""
 MAX_LINE: Final = 2**24
-"""The most bytes per line of a body that is read line by line; a longer line cannot be parsed."""
+"""The maximum length in bytes of a line in a body that is read line by line; a longer line cannot be parsed."""
 MAX_LIST: Final = 2**22
-"""The most bytes of a decoded list of models."""
+"""The maximum size of a decoded list of models in bytes."""
 
 
 class Refused(CallProblem):
-    """A status of 400 or 422, perhaps because of a parameter; the caller may retry without that parameter."""
+    """Status 400 or 422, perhaps because of a parameter; the caller may retry without that parameter."""
 
 
 class Endpoint:
@@ -60,18 +60,18 @@ class Endpoint:
             self._session = None
 
     async def post(self, path: str, body: dict[str, object], *, max_tokens: int | None = None) -> bytes | CallProblem:
-        """Return the body of the reply, or the problem; with many `max_tokens`, the body may be longer."""
+        """Post a JSON body, and return the reply's body or the problem; a large `max_tokens` raises the size limit."""
         return await self._exchange("POST", path, {"json": body}, max(MAX_REPLY, 64 * (max_tokens or 0)))
 
     async def get(self, path: str, *, max_bytes: int = MAX_LIST, take: _Take = None) -> bytes | CallProblem:
-        """Return the body at a path, or the problem.
+        """Request a path, and return the reply's body or the problem.
 
         With `take`, the body is empty, and `take` receives each line as it arrives until it returns True.
         """
         return await self._exchange("GET", path, {}, max_bytes, take=take)
 
     async def change(self, method: str, path: str, **content: Any) -> bytes | CallProblem:
-        """Make the server create or delete something; return the body of its reply, or the problem."""
+        """Tell the server to create or delete something; return the body of its reply, or the problem."""
         return await self._exchange(method, path, content, MAX_REPLY, (200, 201, 202))
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> bytes | CallProblem:
@@ -89,7 +89,7 @@ class Endpoint:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=self._timeout,
-                # Ask for no compression, because a small compressed reply may expand endlessly.
+                # Request no compression, because a small compressed reply may expand endlessly.
                 headers={**self._headers, "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -115,7 +115,7 @@ class Endpoint:
         return raw
 
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] | None = None) -> CallProblem:
-        """Parse a server's error about a call, or about one call in a batch."""
+        """Convert a server's error response to a call, or to one call in a batch, into a problem."""
         headers = headers or {}
         message = raw.decode("utf-8", "replace")  # may contain keys
         document = json_in(raw)
@@ -176,7 +176,7 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int, take: _Take = 
 
 
 def json_in(raw: bytes) -> dict[str, object] | CallProblem:
-    """Return the JSON object in a body, or the problem."""
+    """Parse a body as a JSON object; return a problem if that fails."""
     try:
         document = json.loads(raw)
     except RecursionError:
@@ -187,7 +187,7 @@ def json_in(raw: bytes) -> dict[str, object] | CallProblem:
 
 
 def error_text(error: object) -> str:
-    """Return the usual fields of an error, joined."""
+    """Join the usual fields of an error; return an empty string if there are none."""
     if isinstance(error, dict):
         fields = (error.get(key) for key in ("message", "code", "type", "param"))
         return " ".join(str(field) for field in fields if isinstance(field, str | int) and field)
@@ -195,7 +195,7 @@ def error_text(error: object) -> str:
 
 
 def fatal_in_probe(problem: CallProblem) -> CallProblem | None:
-    """Return a problem that means a wrong URL or a wrong key; None for a problem that may be temporary."""
+    """Return a problem as fatal if it indicates a wrong URL or key; None if it may be temporary."""
     if problem.reason in ("no connection", "HTTP 403"):
         return CallProblem("fatal", problem.reason, problem.detail)
     return problem if problem.kind == "fatal" else None
@@ -226,7 +226,7 @@ def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -
 
 
 def _seconds(value: str, now: datetime) -> float | None:
-    """Return the seconds given by a number, a duration such as 6m0s, or a date; None for anything else."""
+    """Convert a number, a duration such as 6m0s, or a date to seconds from now; None for anything else."""
     parts = _DURATION.findall(value)
     if parts and _DURATION.sub("", value) == "":
         seconds = sum(float(count) * _UNITS[unit] for count, unit in parts)

@@ -26,7 +26,7 @@ class Server:
     secret: str | None
     variable: str | None  # the environment variable that contains the key; None if no key is sent
     is_own: bool  # whether the server belongs to the provider itself
-    query: str = ""  # the query of every request, such as `api-version=2024-10-21`
+    query: str = ""  # the query string of every request, such as `api-version=2024-10-21`
     proxy: str | None = None
 
 
@@ -74,7 +74,7 @@ def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
 
 
 def _azure_place(address: str, deployment: str) -> tuple[str, str]:
-    """Return the base URL and the query of a deployment; a version in the URL selects Azure's older paths."""
+    """Return the base URL and query string of a deployment; a version in the URL selects Azure's older paths."""
     parts = urlsplit(address)
     place = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     if not parts.query:
@@ -105,7 +105,7 @@ def _proxy_for(address: str) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address is on this machine.
+    """Return whether an address refers to this machine.
 
     >>> is_loopback("http://127.0.0.1:8000/v1"), is_loopback("http://127.0.0.1.example/v1")
     (True, False)

@@ -8,7 +8,7 @@ from skillmix.render import one_line, without_invisible
 
 HIDDEN: Final = "[key]"
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|key|pk)-[A-Za-z0-9_*\-]{6,}")
-"""Text that looks like a key, or like a key that the server has shortened itself."""
+"""Matches text that looks like a key, perhaps one that the server has partly masked."""
 _LONGEST_LINE: Final = 300
 _LONGEST_READ: Final = 20_000
 
@@ -51,7 +51,7 @@ class Mask:
 
 
 def _without(text: str, forms: list[str]) -> str:
-    """Replace these forms in any case, because a server may have changed the case of a header."""
+    """Mask these forms in upper or lower case, because a server may have changed the case of a header."""
     small = text.lower()
     for form in forms:
         if form.lower() in small:

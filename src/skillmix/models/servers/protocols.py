@@ -112,7 +112,7 @@ def _joined(parts: list[_TextPart]) -> str:
 
 
 def _tokens(usage: object, *names: str) -> _Tokens:
-    """Return a server's token counts; an impossible count is unknown."""
+    """Return a server's token counts; a missing or invalid count is None."""
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in names]
     first, second = (count if is_count(count) else None for count in counts)
     return first, second
@@ -143,18 +143,18 @@ class ChatServer(ABC):
 
     @abstractmethod
     def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Check the reply to a request."""
+        """Convert the response to a request into a reply or a problem."""
 
     async def close(self) -> None:
         """Close the connections."""
         await self.endpoint.aclose()
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """Return the problem of one call in a batch."""
+        """Convert the error response to one call of a batch into a problem."""
         return self.endpoint.failure(status, raw)
 
     def _check_name(self, replied: object) -> None:
-        """Report once if replies state another model; a name with a date or without its folder is the same model."""
+        """Report once if replies name a different model; a date or a folder in a name makes no difference."""
         if self._has_said or not isinstance(replied, str) or not replied:
             return
         requested = self._name.casefold().rsplit("/", 1)[-1].removesuffix("latest").rstrip(":-")
@@ -219,7 +219,7 @@ class OpenAIServer(ChatServer):
         return CallProblem("fatal", "unknown model", f"{self._name!r} is not one of the server's: {MASK.line(shown)}")
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call; omit a parameter that the server rejects from then on, and record this in the reply."""
+        """Make one call; if the server rejects a parameter, omit it from now on, and record this in the reply."""
         while True:
             body = self.body(request)
             result = await self.endpoint.post("/chat/completions", body, max_tokens=request.decoding.max_tokens)
@@ -236,7 +236,7 @@ class OpenAIServer(ChatServer):
         return {**request.decoding.extra_fields(), "model": self._name, "messages": messages, **used}
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """Return the problem of one call in a batch; a call with a rejected parameter may be retried without it."""
+        """Convert the error response to one call of a batch; a retry omits a rejected parameter."""
         problem = self.endpoint.failure(status, raw)
         # Include parameters that are omitted by now, because another call of the batch may have had the same problem.
         named = {**_parameters(request), "max_tokens": 0}
@@ -245,7 +245,7 @@ class OpenAIServer(ChatServer):
         return problem
 
     def _leave_out(self, message: str, body: dict[str, object]) -> bool:
-        """Omit the parameter named in an error message from later calls; return False if it names none of this call."""
+        """Omit the parameter named in an error message from later calls; return False if it names none in this call."""
         if "max_completion_tokens" in message and "max_tokens" in body:
             self._sent_as["max_tokens"] = "max_completion_tokens"
             return True
@@ -257,7 +257,7 @@ class OpenAIServer(ChatServer):
         return False
 
     def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Check the reply to a request."""
+        """Convert the response to a request into a reply or a problem."""
         document = _parsed(raw, _ChatCompletion)
         if isinstance(document, CallProblem):
             return document
@@ -276,7 +276,7 @@ class OpenAIServer(ChatServer):
 
 
 def _parameters(request: Request) -> dict[str, object]:
-    """Return the parameters of a call that some servers reject, and its token limit, by name."""
+    """Return, by name, those parameters of a call that some servers reject, and its token limit."""
     decoding = request.decoding
     given = {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": request.seed}
     return {name: value for name, value in {**given, "max_tokens": decoding.max_tokens}.items() if value is not None}
@@ -316,7 +316,7 @@ class AnthropicServer(ChatServer):
         }
 
     def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Check the reply to a request."""
+        """Convert the response to a request into a reply or a problem."""
         document = _parsed(raw, _AnthropicMessage)
         if isinstance(document, CallProblem):
             return document
@@ -348,7 +348,7 @@ class _ServedModel:
         self._pool = Pool(self.answer, limit=most)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, many at once."""
+        """Answer requests concurrently."""
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:

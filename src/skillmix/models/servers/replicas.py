@@ -31,7 +31,7 @@ _NO_CONNECTION: Final = "no connection"
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model in a server's list; what the server does not report is None."""
+    """A model in a server's list; a value that the server does not report is None."""
 
     weights: str | None = None  # the last part of the path or name of its weights
     context: int | None = None  # the most tokens in a prompt and its reply together
@@ -122,7 +122,7 @@ class Replicas:
         return None
 
     async def close(self) -> None:
-        """End the checks."""
+        """Cancel the checks in progress."""
         tasks = [*self._checks, *([self._starting] if self._starting else [])]
         for task in tasks:
             task.cancel()
@@ -154,7 +154,7 @@ class Replicas:
         return outcome
 
     def _choose(self, key: CallKey) -> Replica:
-        """Choose the least loaded server that works and has not failed this call, or the one that is checked next."""
+        """Choose the least loaded server that works and has not failed this call, or the next one to be checked."""
         for replica in self._replicas:  # check the servers whose wait is over
             if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
                 self._begin_check(replica)
@@ -166,7 +166,7 @@ class Replicas:
         return min(free, key=lambda replica: (replica.in_flight, replica.sent_at))
 
     def _moved(self, key: CallKey, replica: Replica, problem: CallProblem, sent_at: float) -> CallProblem:
-        """Return the problem of a call that another address may answer, and whether the call can move there."""
+        """Record an address's failure, and return the call's problem, which states whether another can take it."""
         now, was_up = self._clock(), replica.is_up
         is_refused = problem.kind != "passing"
         asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
@@ -282,7 +282,7 @@ def _different(found: Mapping[str, Listed]) -> CallProblem | None:
 
 
 def _at(address: str, problem: CallProblem) -> CallProblem:
-    """Add the address of its server to a problem."""
+    """Prefix a problem's detail with its server's address, unless it already contains the address."""
     if address in problem.detail:
         return problem
     return replace(problem, detail=f"{address}: {problem.detail}".removesuffix(": "))

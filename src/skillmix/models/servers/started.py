@@ -39,7 +39,7 @@ _PROGRAMS: Final = {"vllm": ("vllm", "vllm"), "llamacpp": ("llama-server", "xlla
 _SERVED: Final = "skillmix"  # the name of a server's model in requests
 _CONCURRENCY: Final = {"vllm": 256, "llamacpp": 8}
 _CONTEXT: Final = 4096  # tokens of a prompt and its reply, for each parallel call to llama.cpp
-_LONGEST_START: Final = 3600.0  # the most seconds that a start may take; weights may have to be downloaded
+_LONGEST_START: Final = 3600.0  # the time limit of a start in seconds; weights may have to be downloaded
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM accepts as the maximum rank of adapters
 _QUICKLY_HASHED: Final = 2 << 30
 """The most bytes of weights that a probe hashes to compare them with the weights that an adapter was trained on."""
@@ -230,7 +230,7 @@ class _Servers:
         self.blocks = 0
 
     async def ready(self, launch: _Launch, say: Callable[[str], None]) -> _ManagedServer:
-        """Return a server that answers: the running server if it fits, otherwise a new one."""
+        """Return a server that is ready: the running server if it fits, otherwise a new one."""
         if self._server is None or not self._server.is_running or not self._server.launch.fits(launch):
             await asyncio.to_thread(self.stop)
             self._server = _ManagedServer(launch)
@@ -245,7 +245,7 @@ class _Servers:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep a server for its next use inside this block; outside a block, the server ends with its model."""
+        """Keep the server running between uses inside this block; outside a block, the server ends with its model."""
         self.blocks += 1
         try:
             yield
@@ -268,7 +268,7 @@ class ManagedModel(Model):
 
     @property
     def limits(self) -> Limits:
-        """The number of calls in flight."""
+        """The maximum number of calls in flight."""
         return Limits(in_process=True, in_flight=self._concurrency)
 
     async def probe(self) -> CallProblem | None:
@@ -281,7 +281,7 @@ class ManagedModel(Model):
         return None
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, many at a time; if the server dies, raise an error with the end of its log."""
+        """Answer requests concurrently; if the server dies, raise an error with the end of its log."""
         from skillmix.models.servers.protocols import OpenAIModel
 
         first = await anext(requests, None)

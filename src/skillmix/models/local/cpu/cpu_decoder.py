@@ -54,7 +54,7 @@ class _Run(NamedTuple):
     first_slot: int
     length: int
     row_of: torch.Tensor
-    """The row of each slot; the first row for a slot that has none."""
+    """The row of each slot, or the run's first row for a slot without a row."""
     rows: torch.Tensor
     places: torch.Tensor
     """The slot of each row, relative to the first slot."""
@@ -78,7 +78,7 @@ class CpuCache:
 
     def __init__(self, shape: Any, *, slots: int, length: int) -> None:
         size = (slots, shape.heads, -(-length // _BLOCK) * _BLOCK, shape.head_size)
-        # the system provides memory for numpy arrays only when it is written to
+        # the system allocates the memory of these numpy arrays only when it is written to
         self.keys = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self.values = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self._heads = shape.heads
@@ -125,7 +125,7 @@ class CpuCache:
             store[target, :, :length] = store[source, :, :length]
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Return 0, which is for models that number positions themselves; the decoder always passes positions."""
+        """Return 0, which only models that number positions themselves use; the decoder always passes positions."""
         return 0
 
 
@@ -168,7 +168,7 @@ def _mask(first: int, count: int, groups: int) -> torch.Tensor:
 
 
 def plan_blocks(positions: torch.Tensor, *, key_heads: int) -> BlockPlan:
-    """Make the plan for rows, each of which attends to everything up to its own position."""
+    """Plan the blocks of rows, each of which attends to everything up to its own position."""
     count = int(positions.max()) // _BLOCK + 1
     first = torch.arange(count) * _BLOCK
     is_beyond = first > positions[:, None]
@@ -188,7 +188,7 @@ def block_attention(
     rows, key_heads, _, size = keys.shape
     heads, count = query.shape[1], plan.mask.shape[1]
     grouped = query[:rows].reshape(rows * key_heads, 1, heads // key_heads, size).expand(-1, count, -1, -1)
-    # Views with the dimensions (row and head, block, position, channel).
+    # Views of shape (row and head, block, position, channel).
     key_blocks, value_blocks = (
         stored.flatten(0, 1)[:, : count * _BLOCK].unflatten(1, (-1, _BLOCK)) for stored in (keys, values)
     )
@@ -207,7 +207,7 @@ def block_attention(
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """A prompt that waits to be read, starting with its first unread token."""
+    """A prompt that waits to be read, with the index of its first unread token."""
 
     start: Start
     next: int
@@ -288,7 +288,7 @@ class CpuDecoder:
             self.rows.accept(rows, logits, with_top_p)
 
     def _next_pieces(self, room: int) -> tuple[list[PromptPiece], list[int], list[tuple[int, int]]]:
-        """Return a batch's pieces, their tokens, and the index of the last token in each slot whose prompt ends."""
+        """Return a batch's pieces, their tokens, and the index of the last token of each prompt that ends in it."""
         pieces: list[PromptPiece] = []
         tokens: list[int] = []
         ready: list[tuple[int, int]] = []

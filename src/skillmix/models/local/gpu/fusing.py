@@ -65,7 +65,7 @@ def _is_plain(module: Any) -> bool:
 
 
 def _joined(modules: list[Any]) -> torch.Tensor:
-    """Join the weights of several products; the modules' weights become views of the result, so no memory is wasted."""
+    """Concatenate the weights of several products; the modules' weights become views of the result to save memory."""
     joined = torch.cat([module.weight.data for module in modules])
     first = 0
     for module in modules:

@@ -85,7 +85,7 @@ class SlotCache:
         copy_slots(self._whole, copies, longest=longest)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Return 0, which is for models that number positions themselves; the decoder always passes positions."""
+        """Return 0, which only models that number positions themselves use; the decoder always passes positions."""
         return 0
 
 
@@ -196,7 +196,7 @@ class GpuDecoder:
         accept_tokens(slots, logits, RowState(*rows.changing), settings)
 
     def _captured(self, work: Callable[[], None]) -> Any:
-        """Capture some work as a CUDA graph, which is replayed with hardly any work for the processor."""
+        """Capture some work as a CUDA graph, which can be replayed with hardly any work for the processor."""
         before = [tensor.clone() for tensor in self.rows.changing]
         stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream())

@@ -28,12 +28,12 @@ class GraphPool:
 
     @property
     def stream(self) -> Any:
-        """Return the stream of the captures; work that ran there before has its workspaces allocated."""
+        """The stream of the captures; work that ran there before has its workspaces allocated."""
         self._stream = self._stream or torch.cuda.Stream()
         return self._stream
 
     def renew(self) -> None:
-        """Use other memory from now on, because torch rejects a pool whose graphs are all dropped but not yet freed."""
+        """Switch to a new pool, because torch rejects a pool whose graphs are all dropped but not yet freed."""
         self._handle = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Any:

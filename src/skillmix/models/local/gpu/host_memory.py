@@ -31,7 +31,7 @@ class Staging:
         self._used = 0
 
     def take(self, size: int) -> torch.Tensor:
-        """Return memory of a given size to fill; it is not pinned if the round sends more than a half can store."""
+        """Return memory of a given size to fill; it is not pinned if the round sends more than one half can hold."""
         start, end = self._used, self._used + size
         if end > len(self._halves[0]):
             return torch.empty(size, dtype=torch.uint8)
@@ -64,11 +64,11 @@ class Snapshots:
         """What `newest` returned last; the next `take` may overwrite it."""
 
     def note_started(self, slots: Sequence[int]) -> None:
-        """Note that rows start in some slots before the next round."""
+        """Record that rows start in some slots before the next round."""
         self._started[list(slots)] = self._rounds
 
     def take(self) -> None:
-        """Copy the state once the device has done the steps of a round."""
+        """Copy the state once the device has completed the steps of a round."""
         for copy, tensor in zip(self._copies[self._rounds % 2], self._state, strict=True):
             copy.copy_(tensor, non_blocking=True)
         self._events[self._rounds % 2].record()

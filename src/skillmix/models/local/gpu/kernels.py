@@ -1,4 +1,4 @@
-"""Triton kernels: attention of steps and of packed prompts, copies of slots, small operations, and choosing tokens.
+"""Triton kernels for attention in steps and packed prompts, copying slots, small operations, and choosing tokens.
 
 Prompts are read in one flat row of tokens, which is cut into query blocks. Each block consists of consecutive tokens of
 one slot. Its entry in a table contains the index of its first token in the row, the number of its tokens, its slot, and
@@ -89,7 +89,7 @@ def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float)
 def copy_slots(store: torch.Tensor, copies: torch.Tensor, *, longest: int) -> None:
     """Copy the first positions of some slots to others, in all layers.
 
-    `store` has the dimensions part, slot, head, position and size. Each row of `copies` consists of a source, a target
+    `store` has the shape (part, slot, head, position, size). Each row of `copies` consists of a source, a target
     and a number of positions. No slot may be both a source and a target.
     """
     parts, _, heads, _, size = store.shape
@@ -110,7 +110,7 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torc
 
 
 def silu_and_multiply(both: torch.Tensor) -> torch.Tensor:
-    """Multiply silu of the first half of each row by the second half."""
+    """Multiply the SiLU of the first half of each row by the second half."""
     size = both.shape[-1] // 2
     rows = both.reshape(-1, 2 * size)
     output = torch.empty((*both.shape[:-1], size), dtype=both.dtype, device=both.device)
@@ -119,7 +119,7 @@ def silu_and_multiply(both: torch.Tensor) -> torch.Tensor:
 
 
 def rotate(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
-    """Apply rotary embeddings to queries and keys of the dimensions row, head, token and size."""
+    """Apply rotary embeddings to queries and keys of shape (row, head, token, size)."""
     rows, heads, tokens, size = query.shape
     key_heads = key.shape[1]
     new_query = torch.empty((rows, tokens, heads, size), dtype=query.dtype, device=query.device)
@@ -136,7 +136,7 @@ def rotate(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch
 
 
 class RowState(NamedTuple):
-    """The part of all slots' state that changes with a chosen token."""
+    """The state of all slots that changes when a token is chosen."""
 
     token: torch.Tensor
     position: torch.Tensor

@@ -50,7 +50,7 @@ class PackedPiece(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Return whether the prompt ends with this piece."""
+        """Whether the prompt ends with this piece."""
         return self.end == len(self.start.tokens)
 
 
@@ -118,7 +118,7 @@ class PromptInputs(NamedTuple):
 
 
 def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
-    """Return the type and dimensions of every input; `longest` is the most tokens that a row may generate."""
+    """Return the type and shape of every input; `longest` is the most tokens that a row may generate."""
     token, row = (torch.int64, (shape.tokens,)), (torch.int64, (shape.pieces,))
     truth, number = (torch.bool, (shape.pieces,)), (torch.float32, (shape.pieces,))
     numbers, blocks = (torch.float32, (shape.pieces, longest)), (torch.int32, (shape.blocks, FIELDS))
@@ -126,7 +126,7 @@ def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
 
 
 def inputs_in(memory: torch.Tensor, sizes: PromptInputs) -> PromptInputs:
-    """Return views of every input in one block of memory."""
+    """Return one view per input of a block of memory."""
     views, used = [], 0
     for dtype, size in sizes:
         end = used + prod(size) * dtype.itemsize
