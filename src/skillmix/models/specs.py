@@ -90,7 +90,7 @@ class ModelSpec:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All addresses in the spec; none if the provider's own address applies."""
+        """All addresses in the spec; empty if the provider's own address applies."""
         return (self.address, *self.replicas) if self.address else ()
 
 
@@ -107,7 +107,7 @@ class Access:
 
 
 def say_nothing(line: str) -> None:
-    """Ignore a message; a function, because Ray pickles options."""
+    """Ignore a message; a named function, because a lambda cannot be pickled for Ray."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class ModelOptions:
     concurrency: int | None = None
     """The most calls in flight; None leaves the number to the provider."""
     timeout: float = 600
-    """The most seconds for one call."""
+    """The time limit of a call in seconds."""
     access: Access = field(default_factory=Access)
     say: Callable[[str], None] = say_nothing
     """Shows a message to the user."""
@@ -131,7 +131,7 @@ def provider_forms() -> dict[str, str]:
 
 @cache
 def _provider(name: str) -> Provider | None:
-    """Return the row of a provider of this package, or make a row for an installed provider."""
+    """Return a built-in provider's row, or make a row for an installed provider; None if the name is unknown."""
     if name in PROVIDERS:
         return PROVIDERS[name]
     installed = installed_providers().get(name)
@@ -164,13 +164,13 @@ def _provider_hint(name: str) -> str:
 
 
 def _named(place: str) -> Any:
-    """Import an object written as `module:attribute`, only when needed because torch loads slowly."""
+    """Import the object named by `module:attribute`; this is deferred until needed because torch loads slowly."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
-    """Open the model of a spec."""
+    """Open the model that a spec names."""
     provider = provider_of(spec)
     if provider.model is None:
         raise UserError(f"{spec} is not a model that can be called.", hint=provider.closed_hint)
@@ -209,7 +209,7 @@ def parse_spec(text: str) -> ModelSpec:
 
 
 def check_spec(text: str) -> None:
-    """Raise an error if a spec is invalid, as far as this is clear without opening the model."""
+    """Raise an error if a spec is invalid, as far as can be told without opening the model."""
     spec = parse_spec(asked_model(text) or text)
     check = provider_of(spec).check
     if check is not None:
@@ -236,7 +236,7 @@ _ADDRESS_HINT: Final = (
 
 
 def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
-    """Return the addresses in a spec; one error lists all that are repeated or cannot receive requests."""
+    """Return the addresses in a spec; a single error lists all that are repeated or invalid."""
     if "@" in text:
         # The text before the "@" may be a password that contains a comma, so the message does not repeat the text.
         raise UserError(
@@ -324,7 +324,7 @@ class BatchDialect:
     statuses: Mapping[str, int] = field(default_factory=dict)
 
     def state(self, word: str) -> BatchState:
-        """Return the meaning of a provider's state.
+        """Translate a provider's word for a batch's state; an unknown word counts as in progress.
 
         >>> DIALECTS["openai"].state("COMPLETED"), DIALECTS["openai"].state("dreaming")
         ('ended', 'in progress')
@@ -336,7 +336,7 @@ DIALECTS: Final = {name: BatchDialect(name, **facts) for name, facts in shipped_
 
 
 def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
-    """Return the dialect that `batch: CHOICE` means for a model; None if its provider has no such batches.
+    """Return the dialect that `batch: CHOICE` selects for a model; None if its provider has no such batches.
 
     >>> dialect_of(ModelSpec("openai", "my-deployment", "https://me.openai.azure.com/openai/v1"), True).name
     'azure'
@@ -377,7 +377,7 @@ class InstalledProvider:
 
     @property
     def form(self) -> str:
-        """The form of its specs."""
+        """The form of the provider's specs."""
         return f"from the package {self.package}: {self.name}:NAME"
 
     def load(self) -> Any:
@@ -482,7 +482,7 @@ class GuardedModel:
 
 @cache
 def installed_providers() -> Mapping[str, InstalledProvider]:
-    """Return all providers from other packages by name, without importing them."""
+    """Find the providers from other packages, by name, without importing them."""
     providers: dict[str, InstalledProvider] = {}
     for entry in entry_points(group="skillmix.providers"):
         package = entry.dist.name if entry.dist is not None else entry.module
