@@ -51,7 +51,7 @@ class TrainingSource:
     train: Path
     validation: Path | None
     hash: str
-    """A hash of the current conversations."""
+    """The hash of its current conversations."""
     about: DatasetFile | None
     """Its `skillmix.json`, if it has one."""
 
@@ -84,7 +84,7 @@ class Job:
         return self.experiment.seed if self.step.seed is None else self.step.seed
 
     def identity(self) -> str:
-        """A hash of everything that changes the trained model."""
+        """Hash everything that affects the trained model."""
         recipe = self.step.decisive()
         hashes = [source.hash for source in self.sources]
         return digest("training", self.base_hash(), hashes, recipe, self.seed).hex()
@@ -130,7 +130,7 @@ class Job:
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
-    """Return all train steps, or the step with a given name; raise an error if it does not exist."""
+    """Return all train steps, or the one with a given name; raise an error if there is none."""
     chosen = [step for step in experiment.steps if isinstance(step, TrainStep) and only in (None, step.name)]
     if not chosen:
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)

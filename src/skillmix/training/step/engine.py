@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward passes over micro-batches, the sum of their gradients, and one update."""
+"""One optimizer step: forward and backward passes over micro-batches, accumulated gradients, and one update."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -24,19 +24,19 @@ from skillmix.training.step.recordings import Inputs, Recordings, inputs_of, lad
 _FILL: Final = 128
 """The length of a micro-batch on a GPU is a multiple of this number of tokens."""
 _LEAN_FROM: Final = 1 << 30
-"""Bytes of weights from which compiled layers save memory for activations."""
+"""With more than this many bytes of weights, compiled layers save memory for activations."""
 _CPU_BUDGET: Final = 4096
 _LARGEST_BUDGET: Final = 1 << 16
 _ACTIVATION_SHARE: Final = 0.9
 """The share of free memory that activations may take."""
 _SURE_SHARE: Final = 0.4
-"""The share of free memory for activations, by an upper bound, up to which no measurement is needed."""
+"""If an upper bound on activations is within this share of free memory, no measurement is needed."""
 _STATE_SHARE: Final = 0.8
 """The share of a GPU's memory that weights and state may take if `auto` chooses the precision."""
 _LARGE: Final = 1e9
-"""The number of weights from which a model's kernels take longer than their launches, so that recording is useless."""
+"""With at least this many weights, kernels take longer than their launches, so that recording is useless."""
 _MANY_STEPS: Final = 200
-"""The number of steps from which `compile: auto` compiles a smaller model."""
+"""With at least this many steps, `compile: auto` also compiles a smaller model."""
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _LOGIT_BYTES: Final = 12
 """Bytes per logit, including its gradient and intermediate results."""
@@ -85,10 +85,10 @@ class Engine:
         self.optimizer = Optimizer(named, recipe, precision=self.precision, low_halves=low_halves, hidden=hidden)
         set_recompute(self.packed.layers, is_on=recipe.recompute == "on")
         self.budget = recipe.token_budget
-        """Tokens of a micro-batch; None until the first step decides it."""
+        """The most tokens in a micro-batch; None until the first step determines it."""
         self.recordings: Recordings | None = None
         self._is_ready = False
-        """Whether the size of the first step has decided what is recorded and compiled, and the budget."""
+        """Whether the first step has determined the budget, and what is recorded and compiled."""
         self._has_dropout = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
         self._is_large = sum(parameter.numel() for parameter in model.parameters()) >= _LARGE
         self._longest = 0
@@ -96,7 +96,7 @@ class Engine:
         """Losses of answers, losses of replayed texts, and the norm of the gradient."""
 
     def step(self, number: int, examples: Sequence[Example]) -> OptimizerStep:
-        """Take one step; if memory runs out, compute its gradients again from smaller micro-batches."""
+        """Take one step; if memory runs out, recompute its gradients with smaller micro-batches."""
         self._begin(examples)
         answers, replay = (
             sum(int(e.is_trained.sum()) for e in examples if e.is_replay == kind) for kind in (False, True)
@@ -111,7 +111,7 @@ class Engine:
             self._free()
             self.budget = smaller
         with self._running():
-            # Update the weights unless a loss or the gradient is not finite
+            # Update the weights unless a loss or the gradient is not finite.
             self.optimizer.begin_update(number)
             if self.recordings is None:
                 self._finish()
@@ -175,7 +175,7 @@ class Engine:
         return nullcontext() if self.recordings is None else self.recordings.running()
 
     def _gradients(self, number: int, examples: Sequence[Example], *, answers: int, replay: int) -> int:
-        """Sum up the gradients and losses of a step, and return the number of micro-batches."""
+        """Accumulate the gradients and losses of a step, and return the number of micro-batches."""
         self._sums.zero_()
         batches = self._batches(examples)
         for index, batch in enumerate(batches):
@@ -215,7 +215,7 @@ class Engine:
         return inputs_of(batch, shares=shares).sent(self.device, longest=self._bound(batch.longest))
 
     def _backward(self, inputs: Inputs) -> None:
-        """Run a micro-batch forward and backward, and add up the losses on answers and on replay."""
+        """Run the forward and backward passes of a micro-batch, and accumulate the losses on answers and replay."""
         loss, losses = self.packed(inputs)
         loss.backward()
         losses = losses.detach() * inputs.is_target
@@ -234,14 +234,14 @@ class Engine:
             yield
 
     def _bound(self, longest: int) -> int:
-        """Return an upper bound of the longest example, which changes rarely because kernels are compiled for it."""
+        """Return an upper bound on the longest example; it changes rarely, because kernels are compiled for it."""
         if self.device.type != "cuda":
             return longest
         self._longest = max(self._longest, 1 << (max(128, longest) - 1).bit_length())
         return self._longest
 
     def _sure_budget(self, tokens: int) -> int | None:
-        """Return how many tokens surely fit into memory; None if they are fewer than a whole step has."""
+        """Return a number of tokens that certainly fits into memory; None if a whole step has more tokens."""
         per_token = activation_bytes(self.packed.causal.config)
         if per_token is None or self.ranks.count > 1 or self.recipe.recompute == "on":
             return None
@@ -274,7 +274,7 @@ class Engine:
         return max(len(longest[0].tokens), min(_LARGEST_BUDGET, fitting))
 
     def _smaller_budget(self, examples: Sequence[Example], error: BaseException) -> int:
-        """Return a budget for another try after memory ran out, or raise an error if no try is left."""
+        """Return a smaller budget for a retry after memory ran out, or raise an error if no retry is possible."""
         budget, longest = self.budget or 0, max(len(e.tokens) for e in examples)
         if self.ranks.count > 1:  # the other ranks are waiting for this rank in the middle of the step
             raise UserError(
@@ -298,7 +298,7 @@ class Engine:
 
 
 def activation_bytes(config: Any) -> int | None:
-    """Return a bound on a token's activations in bytes if none are recomputed, excluding its logits.
+    """Return an upper bound on a token's activations in bytes, without recomputation and excluding its logits.
 
     None if a config lacks a size or its layers have experts. In bfloat16, a layer keeps about 22 bytes per hidden
     number and 8 bytes per number in the inner layer; the bound is 1.5 times as large.
@@ -314,7 +314,7 @@ def activation_bytes(config: Any) -> int | None:
 
 
 def trained_parameters(model: Any) -> list[tuple[str, Any]]:
-    """Return the names of trained parameters and the parameters; a parameter that is used twice is listed once."""
+    """Return the trained parameters with their names; a parameter that is used twice is listed once."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
