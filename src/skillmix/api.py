@@ -96,12 +96,12 @@ class RunView:
 
     @property
     def scores(self) -> list[CellScore]:
-        """Return a record for each student, grader, setting, k and metric by the run's rules; none for outcomes."""
+        """Return a score for each student, grader, setting, k and metric; empty if the graders give outcomes."""
         return self._scored.scores
 
     @property
     def result(self) -> str:
-        """Return the main result in the words of the report, which is empty for a single student."""
+        """Return the main result in the words of the report; empty for a single student."""
         return " ".join(self._scored.result)
 
     @property
@@ -115,7 +115,7 @@ class RunView:
 
     @cached_property
     def outcomes(self) -> list[OutcomeScore]:
-        """Return a record for each student, grader, setting, k, topics and outcome; none if graders give points."""
+        """Return a score for each student, grader, setting, k, topics and outcome; empty if the graders give points."""
         return run_outcomes(self._run) if self._run.has_outcomes else []
 
     @cached_property
@@ -124,7 +124,7 @@ class RunView:
         return run_outcome_changes(self._run) if self._run.has_outcomes else []
 
     def scored(self, *, rules: Literal["default", "paper"] | None = None, by_sets: bool = False) -> list[CellScore]:
-        """Return the scores by other rules, or separately for reserved skill sets."""
+        """Return the scores under other rules, or separately for reserved skill sets."""
         return run_scores(self._run, rules=rules, by_sets=by_sets)
 
     @property
@@ -160,7 +160,7 @@ class RunView:
         student: str | None = None,
         k: int | None = None,
     ) -> AnnotationTask:
-        """Make a task for people: each rater's texts, the questions, and the file of the answers.
+        """Make an annotation task: each rater's texts, the questions, and the file for the answers.
 
         Each rater reads n texts (default: 50), or as many as make the 95% interval of agreement no wider than `width`
         at this `agreement`. All raters read the share `overlap` of the texts.
@@ -237,7 +237,7 @@ def score(
     *,
     rules: Literal["default", "paper"] = "default",
 ) -> dict[str, float | None]:
-    """Compute the metrics of a text from its grades, which are None if unparseable votes could change them."""
+    """Compute the metrics of a text from its grades; a metric is None if unparseable votes could change it."""
     rubric = rubric_of(combination.skills, combination.topic)
     readings = [reading_of(grade, combination.skills) if isinstance(grade, Verdict) else grade for grade in grades]
     points = decide_points(rubric, plain_answer(text), readings, rounds=max(1, len(readings)), rules=rules_named(rules))
@@ -454,7 +454,7 @@ def frequency(
 
 
 def _require_own_run(experiment: Experiment) -> None:
-    """Reject an existing run of an experiment with other students or graders."""
+    """Reject an experiment's existing run if it has other students or graders."""
     stored = new_run(experiment.name)
     if not stored.exists or stored.is_imported:  # an import rejects additions itself
         return

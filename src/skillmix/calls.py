@@ -37,7 +37,7 @@ class Message:
 
 
 def content_address(role: Role, content: str) -> str:
-    """Hash a message without normalization."""
+    """Hash a message's role and content without normalization."""
     # Not `digest`, because its JSON encoding would slow down reading a journal, which hashes every message again.
     return blake2b(f"{role}\0{content}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -53,7 +53,7 @@ class Decoding:
     """Additional fields of the request body, as JSON from `extra_json`."""
 
     def settings(self) -> dict[str, object]:
-        """Return the parameters as hashed and stored; the temperatures 1 and 1.0 are equal."""
+        """Return the parameters in the form that is hashed and stored; the temperatures 1 and 1.0 are equal."""
         settings: dict[str, object] = {
             "temperature": None if self.temperature is None else float(self.temperature),
             "max_tokens": self.max_tokens,
@@ -151,7 +151,7 @@ class Request:
         return sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(self.messages))) or 1
 
     def settings(self) -> dict[str, object]:
-        """Return what the request hash covers; base URL, key, timeout, concurrency and prices are not included."""
+        """Return the fields that the request hash covers: not base URL, key, timeout, concurrency or prices."""
         return {
             "model": self.model,
             "messages": [message.content_hash for message in self.messages],

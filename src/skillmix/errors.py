@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 _MOST_FAULTS: Final = 20
-"""The most faults that an error lists; further ones are only counted."""
+"""The maximum number of faults that an error lists; the others are only counted."""
 
 
 class _StandardError(logging.Handler):
@@ -57,7 +57,7 @@ def visible(text: str) -> str:
 
 
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
-    """Make one error for all faults of a file or folder."""
+    """Combine all faults of a file or folder into one error."""
     if len(faults) == 1:
         return UserError(f"{subject}: {faults[0]}", hint=hint)
     more = len(faults) - _MOST_FAULTS
@@ -69,7 +69,7 @@ def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError
 
 
 def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
-    """Run checks, and return their errors."""
+    """Run all checks, and return the errors that they raise."""
     errors = []
     for check in checks:
         try:
@@ -82,7 +82,7 @@ def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
 def refuse(
     subject: str, errors: Sequence[UserError], *, hint: str = "Nothing was changed, and no call was made."
 ) -> None:
-    """Raise errors as one; do nothing if there are none."""
+    """Combine errors into one and raise it; do nothing if there are none."""
     different = list({error.message: error for error in errors}.values())
     if len(different) == 1:
         raise different[0]

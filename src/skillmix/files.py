@@ -30,7 +30,7 @@ class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader if libyaml is
     """A safe loader that rejects repeated keys, of which YAML would keep only the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a mapping without repeated keys."""
+        """Build a mapping; reject repeated keys."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -48,7 +48,7 @@ SMALL: Final = 64 << 20
 LARGE: Final = 4 << 30
 """The maximum sizes in bytes of files written by users, and of lists of texts or combinations."""
 _MOST_NAMES: Final = 500
-"""The most files of a folder to consider for a suggestion."""
+"""The maximum number of files in a folder to consider for a suggestion."""
 
 
 def read_text(path: Path, *, most: int = SMALL) -> str:
@@ -331,7 +331,7 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
 
 
 def located_fault(fault: Fault, shape: Any) -> str:
-    """Describe a fault in a file of this shape after its location, with entries numbered from 1."""
+    """Describe a fault in a file of this shape, preceded by its location, with entries numbered from 1."""
     at = ", ".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in fault["loc"])
     fields: Mapping[str, Any] = getattr(section_at(shape, fault["loc"])[1], "__pydantic_fields__", {})
     words = fault_words(fault, keys=[field.alias or name for name, field in fields.items()])
@@ -423,13 +423,13 @@ class FolderKind:
 
     name: str
     is_marked: Callable[[Path], bool]
-    """Returns whether a folder is of this kind by its content."""
+    """Tells from a folder's content whether it is of this kind."""
     files: tuple[str, ...] = ()
     """Patterns for all files of such a folder."""
 
 
 def require_replaceable(folder: Path, kind: FolderKind) -> None:
-    """Reject a folder that is in use, or that contains a file that skillmix did not write."""
+    """Reject a folder that contains the current folder, is of another kind, or has a file not written by skillmix."""
     target = folder.resolve()
     if Path.cwd().resolve().is_relative_to(target):
         raise UserError(f"{folder} is the current folder or contains it.", hint="Choose another folder.")
@@ -457,7 +457,7 @@ def require_replaceable(folder: Path, kind: FolderKind) -> None:
 def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
     """Yield a path for a new folder, which replaces the old one if the block ends without an error.
 
-    The new folder is made in a locked temporary folder beside the old one. If its process is killed, the next process
+    The new folder is made in a locked temporary folder next to the old one. If its process is killed, the next process
     that replaces the same folder removes it.
     """
     from filelock import FileLock  # imported here because the import is slow

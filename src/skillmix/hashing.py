@@ -1,4 +1,4 @@
-"""Content hashes, and draws by hash, which are the only randomness of a run."""
+"""Content hashes, and draws by hash, which are the only source of randomness in a run."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def ranked(items: list[str], *purpose: object) -> list[str]:
 
 
 def seed_of(experiment_seed: int, *key: object) -> int:
-    """Derive the 31-bit seed of a call from the experiment's seed and the key of the call."""
+    """Derive the 31-bit seed of a call from the experiment's seed and the call's key."""
     return int.from_bytes(digest(experiment_seed, *key, size=4)) >> 1
 
 
@@ -80,7 +80,7 @@ def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
 
 @lru_cache(maxsize=64)
 def _rounds(half: int, key: bytes) -> tuple[Callable[[int], int], ...]:
-    """Return the rounds of a permutation, with caches that can hold all results for up to 2**24 items."""
+    """Return the round functions of a permutation, with caches that can hold all results for up to 2**24 items."""
     size, mask = (half + 7) // 8, (1 << half) - 1
 
     def mixed(number: bytes, value: int) -> int:

@@ -18,7 +18,7 @@ from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 
 Completion = str | Sequence[Mapping[str, Any]]
-"""A text, or messages that end with the model's."""
+"""A text, or a list of messages that ends with the model's reply."""
 Completions = Sequence[Completion]
 SkillLists = Sequence[Sequence[str]]
 Catalogs = str | Sequence[str]
@@ -48,7 +48,7 @@ def skill_fraction(
 def partial_credit(
     completions: Completions, skills: SkillLists, topic: Sequence[str], catalog: Catalogs = CATALOG, **_: object
 ) -> list[float]:
-    """Return the share of its k + 3 points that each completion earns; 0 without the point for sense.
+    """Return the share of its k + 3 points that each completion earns; 0 if it lacks the point for sense.
 
     Without this condition, a list of cue words or a copy of the prompt's definitions would earn the points for skills.
     """

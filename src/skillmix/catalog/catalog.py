@@ -1,7 +1,7 @@
 """Skills, topics, and their partitions into groups: a train side, a held-out side, and further groups.
 
-In a nested partition of figures and words, some figures and some words are never composed in training. Of the other
-cells (a figure with a word), half are, so one student shows what transfers to new cells, new words and new figures.
+In a nested partition, some figures and some words are never combined with other skills in training. Of the other cells
+(a figure with a word), half are, so one student shows what transfers to new cells, new words and new figures.
 """
 
 import re
@@ -27,7 +27,7 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 
 @lru_cache(maxsize=1 << 13)
 def fold_name(text: str) -> str:
-    """Reduce a name to lowercase words with single blanks, for comparisons.
+    """Reduce a name to lowercase words separated by single blanks, for comparisons.
 
     >>> fold_name("**Self-serving Bias**"), fold_name("cliché"), fold_name("one’s (own)")
     ('self serving bias', 'cliche', 'ones own')
@@ -51,7 +51,7 @@ def before_parenthesis(name: str) -> str:
 
 PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
 PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
-"""A pattern of a figure: words, marks and slots with single blanks, which make it fast to search."""
+"""A pattern of a figure: words, punctuation and slots, separated by single blanks so that searches are fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Figure:
     name: str
     patterns: tuple[str, ...]
     skills: tuple[tuple[str, str], ...]
-    """Words, each with the skill that it makes with the figure."""
+    """Pairs of a word and the skill that it forms with the figure."""
 
 
 _remembered: Final[dict[str, tuple[Figure, ...]]] = {}
@@ -83,7 +83,7 @@ _Cell = tuple[str, str]
 
 
 def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str, ...]]:
-    """Divide skills into groups by figure and word, at random by a hash of the seed and the names.
+    """Divide skills into groups by figure and word, pseudo-randomly by a hash of the seed and the names.
 
     Figures with the same words are of one kind. About a third of the figures and a quarter of the words of each kind
     are new; all others have train cells.
@@ -122,7 +122,7 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
 
 
 def _half_of_cells(figures: list[str], words: list[str], seed: int) -> set[_Cell]:
-    """Choose half of the cells as on a chessboard, then exchange cells within the counts of rows and columns."""
+    """Choose half of the cells in a chessboard pattern, then swap cells without changing row or column counts."""
     chosen = {(f, w): (row + column) % 2 == 0 for row, f in enumerate(figures) for column, w in enumerate(words)}
     for one, other in combinations(figures, 2):
         for first, second in combinations(words, 2):
@@ -166,9 +166,9 @@ class EntailedPair:
     skill: str
     brings: str
     texts: int
-    """The texts that show the first skill although it was not requested."""
+    """The number of texts that show the first skill although it was not requested."""
     with_both: int
-    """Those of these texts that also show the second skill."""
+    """The number of these texts that also show the second skill."""
     source: str
     """The kind of texts: natural prose, or model output."""
 
@@ -184,7 +184,7 @@ class Side:
     may_be_plain: bool = False
     """Whether a combination may have no skills, because the topic of a probe is a complete request."""
     one: frozenset[str] | None = None
-    """Skills of which each combination has exactly one; None without this rule."""
+    """Skills of which each combination must contain exactly one; None without this rule."""
     one_of_each: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The figure of each skill. The skills of a combination must have different figures."""
 
@@ -198,7 +198,7 @@ class Side:
         return len(rest) if ones else 0
 
     def holds(self, skills: Collection[str]) -> bool:
-        """Return whether a combination of the side may have these skills."""
+        """Return whether this side allows a combination of these skills."""
         figures = {self.one_of_each.get(skill, skill) for skill in skills}
         is_composed = self.one is None or sum(skill in self.one for skill in skills) == 1
         return is_composed and len(figures) == len(skills) and set(skills) <= set(self.skills)
@@ -214,7 +214,7 @@ class Partition:
     groups: Mapping[str, Side] = field(default_factory=dict, hash=False)
     """Further groups, by name."""
     any_topic_at_one: bool = False
-    """Whether training texts with one skill may be about topics that longer training texts never have."""
+    """Whether training texts with one skill may be about topics that the other training texts never have."""
 
     @property
     def _sides(self) -> dict[Setting, Side]:
@@ -240,7 +240,7 @@ class Partition:
 
     @property
     def never_composed(self) -> frozenset[str]:
-        """Skills outside the train side, which only data sets from their group combine with others."""
+        """Skills outside the train side, which are combined with others only in data sets from their group."""
         return frozenset(self.side("all").skills).difference(self.train.skills)
 
     @property
@@ -260,24 +260,24 @@ class Catalog:
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     vocabulary: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Words of each topic: those of which one suffices, those of which two do, and optionally near words."""
+    """Words that show each topic: those of which one suffices, those of which two do, and optionally near words."""
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that no text can show together."""
     entailed: tuple[EntailedPair, ...] = ()
-    """Pairs of skills of which the first usually brings the second."""
+    """Pairs of skills of which the first usually entails the second."""
     woven: WovenRule = "column"
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """In a catalog of probes, the probe of each control topic, which is its harmless counterpart."""
+    """In a catalog of probes, the probe to which each control topic is the harmless counterpart."""
     figures: tuple[Figure, ...] = ()
-    """The figures of skills with two parts, whose full marks require exactly the requested skills."""
+    """The figures of skills made of a figure and a word; full marks then require exactly the requested skills."""
     grammar: Grammar | None = None
     """The phrasings of the teacher `composer:`, if any."""
     code: OwnCode | None = None
     """The `checkers.py` in the folder of the catalog, if any."""
     members: Mapping[str | None, "Catalog"] = field(default_factory=dict)
-    """The members of a joined catalog, from which single steps draw; None is the name of the main catalog."""
+    """The members of a joined catalog, from which individual steps draw; None is the key of the main catalog."""
 
     def member(self, name: str | None) -> "Catalog":
         """Return a member by name; None stands for the catalog of the experiment."""
@@ -317,7 +317,7 @@ class Catalog:
 
     @cached_property
     def figure_of(self) -> Mapping[str, str]:
-        """Return the figure of each skill that has one. A combination has each figure at most once."""
+        """Return the figure of each skill that has one. A combination contains each figure at most once."""
         return {skill.name: skill.figure for skill in self.skills if skill.figure}
 
     @cached_property
@@ -377,7 +377,7 @@ class Catalog:
         raise UserError(f"No partition named {wanted!r} in catalog {self.name!r}.", hint=hint)
 
     def excluded(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the skills in exclude lists, and skills named directly."""
+        """Return all excluded skills: those in the named exclude lists, and those named directly."""
         skills: set[str] = set()
         for name in names:
             skills |= set(self.exclude[name]) if name in self.exclude else {self.skill(name).name}

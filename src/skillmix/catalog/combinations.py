@@ -18,7 +18,7 @@ from skillmix.render import plural
 
 
 class Subsets:
-    """The sets of k skills of a side, numbered from 0.
+    """The sets of k skills that a side allows, numbered from 0.
 
     A set has at most one skill of each figure and, if the side requires it, exactly one skill in `one`. A skill without
     a figure counts as its own figure. Without such rules, the numbering is the combinatorial number system.
@@ -83,7 +83,7 @@ class Subsets:
 
 @lru_cache(maxsize=2048)
 def subsets_of(side: Side, k: int) -> Subsets:
-    """Return the sets of k skills of a side."""
+    """Return the sets of k skills that a side allows."""
     return Subsets(side, k)
 
 
@@ -142,7 +142,7 @@ def training_draw(draw: Draw, pools: Iterable[tuple[Setting, Side]]) -> Draw:
 
 
 def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combination:
-    """Make a combination, whose id and order of skills do not depend on the given order.
+    """Make a combination; its id and its order of skills do not depend on the given order.
 
     >>> combination_of(["a", "b"], "t") == combination_of(["b", "a"], "t")
     True
@@ -159,7 +159,7 @@ def _combination(skills: Sequence[str], topic: str) -> Combination:
 
 
 def single_skills(combination: Combination) -> list[Combination]:
-    """Return a combination on the same topic for each skill, or the combination itself without skills."""
+    """Return a combination on the same topic for each skill, or the combination itself if it has no skills."""
     return [combination_of([skill], combination.topic) for skill in combination.skills] or [combination]
 
 
@@ -171,7 +171,7 @@ def combination_id(skills: Sequence[str], topic: str) -> str:
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
     """Return the first `count` combinations of a draw; a longer draw starts with the shorter one.
 
-    Combinations that no text can show are skipped, so that a newly impossible one only changes the draws after it.
+    Combinations that no text can show are skipped, so that a newly impossible one changes only the draws after it.
     """
     return _first(draw, count, all_combinations(draw), "are possible", "")
 
@@ -209,7 +209,7 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
 
 
 def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
-    """Make a test for combinations in the part of an evaluation draw that training draws avoid."""
+    """Make a predicate for combinations in the part of an evaluation draw that training draws avoid."""
     subsets, total, key = subsets_of(draw.side, draw.k), draw.total, draw.key
     topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
 

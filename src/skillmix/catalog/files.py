@@ -88,7 +88,7 @@ class GroupEntry(SideEntry):
 
 
 class TopicSides(Strict):
-    """The topics of both sides, for partitions without topics."""
+    """The topics of both sides, for partitions that list no topics."""
 
     train: list[str]
     held_out: list[str] = Field(alias="held-out")
@@ -146,7 +146,7 @@ class PartitionsFile(Strict):
     impossible: list[Annotated[list[str], Field(min_length=2)]] = []
     """Groups of skills that no text can show together."""
     entailed: list[EntailedEntry] = []
-    """Pairs of skills of which the first usually brings the second."""
+    """Pairs of skills of which the first usually entails the second."""
     woven: WovenRule = "column"
 
 

@@ -17,7 +17,7 @@ Name = Annotated[
     StringConstraints(max_length=500),
     accepted_if(_NAME.fullmatch, "must be one non-empty line without leading or trailing blanks, ';' or '|'"),
 ]
-"""A name on one line, without outer blanks, '|' or ';', which separates names on the command line."""
+"""A name on one line, without leading or trailing blanks, '|' or ';', which separates names on the command line."""
 FigureWord = Annotated[str, accepted_if(re.compile(r"[A-Za-z]+").fullmatch, "must be a word of plain letters")]
 Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
 Prose = Annotated[str, accepted_if(re.compile(r"\S").search, "must not be empty")]
@@ -73,7 +73,7 @@ class TopicWordsEntry(Strict):
 
     @cached_property
     def slots(self) -> list[dict[str, str]]:
-        """Return the words by slot for each thing."""
+        """Return one dict per thing, which maps each slot to its word."""
         own = {"who": self.who, "base": self.verb[0], "past": self.verb[1], "tool": self.tool, "place": self.place}
         return [
             {**own, "at": self.at, "thing": thing, "a thing": with_article(thing), "things": things, "others": others}

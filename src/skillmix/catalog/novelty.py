@@ -33,7 +33,7 @@ _MOST_SKILLS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Novelty:
-    """The bound for one frequency of all skills."""
+    """The bound if all skills have the same frequency."""
 
     k: int
     tokens: float
@@ -110,11 +110,11 @@ class MeasuredFrequencies:
 
     file: str
     shares: Mapping[str, float]
-    """The upper end of the confidence interval of each skill."""
+    """The upper confidence limit of each skill's frequency."""
     sentences_per_passage: float
 
     def expected_occurrences(self, k: int, tokens: float, drawn: Collection[str]) -> float:
-        """Compute the mean bound over combinations of k drawn skills. Every passage counts for an unknown skill."""
+        """Compute the mean bound over combinations of k drawn skills; unmeasured skills count as always present."""
         shares = [self.shares.get(skill, 1.0) for skill in sorted(drawn)]
         return measured_novelty(k, tokens, shares, sentences_per_passage=self.sentences_per_passage).mean_occurrences
 

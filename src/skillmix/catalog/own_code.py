@@ -1,6 +1,6 @@
 """The `checkers.py` of a user's catalog, which is always read as text, and run only if the user trusts it.
 
-A catalog has the text and the hash of its code, and whether the user trusted it when the catalog was loaded: with
+A catalog holds the text and the hash of its code, and whether the user trusted it when the catalog was loaded: with
 `--trust-code` on the command line, or with `trusting_code` in Python. `checkers/registry.py` runs trusted code, and
 `runs/verdicts.py` rejects code that is not trusted.
 """
@@ -86,7 +86,7 @@ def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
 
 
 def remember_trusted(code: OwnCode | None) -> None:
-    """Remember trusted code in this process, also in a worker that receives it with its catalog."""
+    """Remember trusted code in this process, including a worker that receives the code with its catalog."""
     if code is not None and code.is_trusted:
         _trusted.codes[code.path] = code
 

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     if arguments is None:
-        gc.set_threshold(20_000)  # calls and texts form no cycles; searching for them took a tenth of `scores`
+        gc.set_threshold(20_000)  # no reference cycles to collect; collection took a tenth of `scores`
     parser = parser_of_all()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = command(options)
             sys.stdout.flush()
             if arguments is None:
-                gc.freeze()  # skip the search for cycles at exit, which takes a tenth of a report's time
+                gc.freeze()  # skip the collection at exit, which takes a tenth of a report's time
             return status
     except UserError as error:
         # Keep each message on one line in files and pipes, so that programs can parse it.

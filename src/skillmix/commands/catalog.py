@@ -155,7 +155,7 @@ def wanted_draw(
     exclude: str = "",
     purpose: "Purpose" = "evaluation",
 ) -> "Draw":
-    """Make the draw that options describe; `exclude` holds skills and exclude lists, separated by semicolons."""
+    """Build the draw that the options describe; `exclude` names skills and exclude lists, separated by semicolons."""
     from skillmix.catalog.combinations import Draw, training_draw
     from skillmix.catalog.files import load_catalog
     from skillmix.files import with_listed_skills
@@ -206,7 +206,7 @@ def novelty(options: argparse.Namespace) -> int:
 
 
 def _measured_novelty(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
-    """Print the bound for measured frequencies."""
+    """Print the novelty bound computed from measured skill frequencies."""
     from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
     from skillmix.frequencies.frequency_file import load_result, upper_shares
 

@@ -16,7 +16,7 @@ _OF_RUNS: Final = (
     *("recipe", "k", "skills", "size", "shares", "graders", "writers", "prompts", "partition", "evaluations", "names"),
     *("shown", "only_requested", "reserved", "near_duplicates", "validation", "preferences", "output"),
 )
-"""The options that need runs instead of an experiment file."""
+"""The options that apply to runs, but not to an experiment file."""
 
 
 def parsed_shares(text: str) -> dict[int, float]:

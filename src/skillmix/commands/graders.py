@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FRACTION: Final = {"type": cli.fraction, "metavar": "SHARE"}
 _PORT: Final = cli.number(int, "a port from 0 to 65535", lambda port: 0 <= port < 65536)
 _DECIDED: Final = ("n", "width", "agreement", "overlap", "student", "k", "seed")
-"""The options that choose the texts of each rater, which an annotate step has as well."""
+"""The options that choose each rater's texts; with `--step`, the annotate step sets them instead."""
 
 
 @cli.command(
@@ -105,7 +105,7 @@ def annotate(options: argparse.Namespace) -> int:
 
 
 def _people_of(step: "AnnotateStep", options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the people of a step, or only those listed with `--rater`."""
+    """Return the human raters of a step, or only those given with `--rater`."""
     hint = f"The step {step.name} already determines them; change it in the experiment file and rerun the experiment."
     cli.reject(options, _DECIDED, "with --step", hint=hint)
     people = tuple(dict.fromkeys(options.rater or step.people))

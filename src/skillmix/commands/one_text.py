@@ -23,7 +23,7 @@ _COMBINATION: Final = (
     cli.option("--topic", required=True, **_TOPIC),
     cli.PROMPTS,
 )
-"""The options that determine a combination and its wording."""
+"""The options that select a combination and the prompt set that words it."""
 
 
 @cli.command(
@@ -69,7 +69,7 @@ def prompts(options: argparse.Namespace) -> int:
         hint = 'For example: skillmix prompts --skills "metaphor; red herring" --topic Sewing'
         raise UserError("`skillmix prompts` needs --skills and --topic, or --copy, or --dataset.", hint=hint)
     catalog, as_named = _named_combination(options)
-    combination = combination_of(as_named.skills, as_named.topic)  # in the same order as in a run's prompts
+    combination = combination_of(as_named.skills, as_named.topic)  # with its skills ordered as in a run's prompts
     prompt_set = load_prompts(options.prompts)
     lead = [prompt for prompt, _ in prompt_set.lead_turns(catalog, combination)]
     rendered = dict(zip([LEAD_FILE], lead, strict=False))
@@ -84,7 +84,7 @@ def prompts(options: argparse.Namespace) -> int:
 
 
 def _write_prompts(options: argparse.Namespace) -> int:
-    """Write a data set of prompts."""
+    """Write training prompts for drawn combinations to a file."""
     from skillmix.catalog.combinations import draw_combinations
     from skillmix.catalog.files import load_catalog
     from skillmix.checkers.registry import checker_of
@@ -251,7 +251,7 @@ def grade_text(options: argparse.Namespace) -> int:
 
 
 _MAX_TOKENS: Final = 1024
-"""The maximum length of a grader's reply."""
+"""The maximum length of a grader's reply, in tokens."""
 _HINTS: Final = {
     "fatal": "Check the model's name, its URL and the key in the environment.",
     "final": "This grader refuses to grade this text; use another grader.",

@@ -69,7 +69,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def score_floor(text: str) -> tuple[str, float]:
-    """Parse `--fail-below` into a student, or "" for all students, and the lowest passing score."""
+    """Parse the value of `--fail-below` into a student ("" for all students) and the lowest passing score."""
     student, _, least = text.rpartition("=")
     try:
         return student, cli.fraction(least)

@@ -137,7 +137,7 @@ def run_cost(result: "RunResult") -> str:
 
 
 def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, usd: float | None) -> str:
-    """Format the calls, times and cost of a command, without dollars if everything was free.
+    """Format the calls, times and cost of a command; omit dollars if everything was free.
 
     >>> cost_line(called=480, found=0, seconds=660, cpu_seconds=1080, usd=0.0)
     'cost: 480 calls made, 0 found, 11 min, 18 min of CPU time'
@@ -207,7 +207,7 @@ def dry_run(options: argparse.Namespace) -> int:
 
 
 def print_estimates(estimates: "Sequence[CallEstimate]", budget: "BudgetSettings", options: argparse.Namespace) -> None:
-    """Print estimates as a table with notes or as JSON, and warn about limits that are too low."""
+    """Print estimates as a table with notes or as JSON, and warn about budget limits that are too low."""
     from skillmix.experiment.costs import NOTE
     from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
 

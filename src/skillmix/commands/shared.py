@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from skillmix.runs.scheduler import StopReason
 
 Command = Callable[[argparse.Namespace], int]
-"""Runs a command with parsed options and returns the exit status."""
+"""A function that runs a command with its parsed options and returns the exit status."""
 Option = Callable[["argparse._ActionsContainer"], object]
-"""Adds an option or a group of options to a parser."""
+"""A function that adds an option or a group of options to a parser."""
 COMMANDS: Final[dict[str, Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]]] = {}
-"""Functions that add the parser of a command, by command name. The modules of this folder fill the table on import."""
+"""Maps each command to a function that adds its parser; filled when the modules of this folder are imported."""
 
 
 def option(name: str, about: str, **settings: Any) -> Option:
@@ -129,9 +129,9 @@ CALLS: Final = (
     option("--key", "environment variable that holds the key for the model's URL", metavar="VARIABLE"),
     option("--max-usd", "budget for all calls of the run, in US dollars", type=above_zero, metavar="X"),
 )
-"""The settings of the calls of a command without an experiment file."""
+"""The call settings of commands that take no experiment file."""
 TRUST: Final = flag("--trust-code", "run checkers.py from the catalog's folder; read the file first")
-"""Lets `main` trust the code of catalogs while a command runs."""
+"""The option that makes `main` trust the code of catalogs while a command runs."""
 DRY_RUN: Final = flag("--dry-run", "print the expected calls, tokens and cost; call no model")
 WIDE_DRY_RUN: Final = flag("--wide", "with --dry-run: print all columns")
 PRICES: Final = option("--prices", "price file (default: the shipped one)", type=Path, metavar="FILE")
@@ -149,7 +149,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print an error of argparse and exit with 2, naming unknown options, such as a misspelled required one."""
+        """Print an argparse error with all unknown options, such as a misspelled required one; exit with status 2."""
         unknown = []
         for word in takewhile(lambda word: word != "--", self._words):
             name = word.partition("=")[0]
@@ -161,14 +161,14 @@ class CommandParser(argparse.ArgumentParser):
         self.exit_with(f"{self.prog}: {rejected}{message}.", self._option_hint(unknown))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Print an error about unknown arguments, and exit with 2."""
+        """Print an error about unknown arguments, and exit with status 2."""
         # The value of an unknown option may be a secret key.
         words = [word.partition("=")[0] if word.startswith("-") else word for word in unknown]
         kind = "option" if words[0].startswith("-") else "argument"
         self.exit_with(f"{self.prog}: unknown {kind} {' '.join(words)}.", self._option_hint(words))
 
     def exit_with(self, message: str, hint: str) -> NoReturn:
-        """Print an error and a hint, and exit with 2."""
+        """Print an error and a hint, and exit with status 2."""
         self.exit(2, f"error: {visible(message)}\nhint: {visible(hint)}\n")
 
     def _option_hint(self, unknown: Sequence[str]) -> str:
@@ -211,7 +211,7 @@ def taken(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return those of the named options that have a value."""
+    """Return the named options that have a value."""
     return {name: value for name, value in taken(options, *names).items() if value is not None}
 
 

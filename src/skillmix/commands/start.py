@@ -28,9 +28,9 @@ _NAMES: Final = {
     "zsh": ("_skillmix_names", '_skillmix_names() { _files; compadd -- @ ${(f)"$(ls runs 2>/dev/null)"} }'),
     "fish": ("(__fish_complete_path (commandline -ct)) @ (ls runs 2>/dev/null)", ""),
 }
-"""By shell, the completion of experiments and runs: files, shipped experiments (@) and folders in runs/.
+"""For each shell, how to complete an experiment or a run: from files, shipped experiments (@) and folders in runs/.
 
-Each entry has the completing expression, and the code that defines its function.
+Each value is the completion expression, and the code of the function that it calls, if any.
 """
 
 

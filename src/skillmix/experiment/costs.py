@@ -44,7 +44,7 @@ class Price:
     """The price in batches as a share of this price; None for the provider's usual share."""
 
     def in_batch(self, usual: float) -> "Price":
-        """Return the price in batches; `usual` is the share if the price has none.
+        """Return the price in batches; `usual` is the share to charge if the price does not set `batch`.
 
         >>> Price(10.0, 30.0).in_batch(0.5).output
         15.0
@@ -86,7 +86,7 @@ def usual_tokens_in(characters: float) -> float:
 
 
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
-    """Return a model's price, None if unknown. Models on this machine are free unless the price file lists them."""
+    """Return a model's price, or None if unknown. Models on this machine are free unless the price file lists them."""
     listed = prices.get(f"{spec.provider}:{spec.name}")
     hosts = {urlsplit(address).hostname for address in spec.addresses}
     is_here = bool(hosts) and hosts <= {"localhost", "127.0.0.1", "::1"}
@@ -106,7 +106,7 @@ _OLD: Final = 90
 
 
 def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = None) -> Iterator[str]:
-    """Warn about old prices, which are given by model."""
+    """Yield a warning for each model whose price is old."""
     for name, price in sorted(prices.items()):
         if price is None or price.is_zero or price.noted is None:
             continue
@@ -149,7 +149,7 @@ def refreshed_prices(
 
 
 def prices_as_yaml(prices: Mapping[str, Price]) -> str:
-    """Format a price file, with one line for each model."""
+    """Format prices as a price file with one line for each model."""
     import yaml
 
     lines = [
@@ -169,7 +169,7 @@ PEAK: Final = 989e12
 """The peak of dense bfloat16 operations per second on one H200."""
 TRAINING: Final = (0.20, 0.55)
 GENERATION: Final = (0.06, 0.37)
-"""Measured shares of the peak of one H200 (bench/README.md), for models below and above a billion weights."""
+"""Measured shares of one H200's peak (bench/README.md), for models below a billion weights and for larger ones."""
 NOTE: Final = (
     f"GPU hours are for one H200 at measured speeds: training reaches {TRAINING[1]:.0%} of the peak "
     f"({TRAINING[0]:.0%} below a billion weights), generation {GENERATION[1]:.0%} ({GENERATION[0]:.0%}). "
@@ -188,7 +188,7 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
-    """Estimate the GPU hours of a train step; an adapter takes fewer, because the weights need no gradients."""
+    """Estimate the GPU hours of a train step; an adapter takes fewer, because frozen weights need no gradients."""
     return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 
@@ -200,7 +200,7 @@ def generation_hours(model: str, tokens: int) -> float | None:
 
 
 def parameters_of(model: str) -> float | None:
-    """Return a model's number of weights from its files, or else from its name; None if unknown."""
+    """Read a model's number of weights from its files, or else from its name; return None if unknown."""
     spec = parse_spec(model)
     shape = shape_of(spec)
     if shape is not None:

@@ -1,4 +1,4 @@
-"""Prepare the document of an experiment file: apply `--set` changes, repeat steps, and find faults of form.
+"""Prepare the document of an experiment file: apply `--set` changes, repeat steps, and find invalid values.
 
 `seeds`, `partitions` and `matrix` each vary one setting. Steps and students that depend on a varied setting, directly
 or through their references, are repeated with a suffix in their name, such as `m123-p101-s0`; all others are shared. A
@@ -58,10 +58,10 @@ class Variant(Section):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A document before and after the repetition of steps, which are the same object if nothing is repeated."""
+    """A document before and after its steps are repeated; the same object twice if nothing is repeated."""
 
     first: object
-    """The document with the first value of each axis and the names of the file."""
+    """The document with the first value of each axis and the names from the file."""
     whole: object
     """The document with all repeated steps and students."""
     faults: tuple[str, ...] = ()
@@ -71,9 +71,9 @@ _Node = tuple[str, str]
 """A step or student: its section (`steps` or `students`) and its name."""
 _Entry = dict[str, Any]
 _Axes = Mapping[str, Mapping[str, Any]]
-"""The ordered values of each axis by their suffix."""
+"""For each axis, its values in order, keyed by suffix."""
 _Branch = Mapping[str, str]
-"""One repetition: the suffix of each axis."""
+"""One repetition of a step or student, as the suffix for each axis."""
 _KEYS: Final = ("seeds", "partitions", "matrix")
 _WHOLE_RUN: Final = ("report", "annotate", "graders")
 """Stages that are not repeated, because they read all results."""
@@ -136,7 +136,7 @@ def expanded(document: object) -> Expansion:
 
 
 def _axes(document: Mapping[str, Any]) -> _Axes:
-    """Return the axes, without invalid lists, which `checked` reports."""
+    """Return the axes; skip invalid lists, which `checked` reports."""
     matrix = document.get("matrix")
     named = [(name, name, values) for name, values in matrix.items()] if isinstance(matrix, dict) else []
     lists = [("partition", "p", document.get("partitions")), *named, ("seed", "s", document.get("seeds"))]
@@ -148,7 +148,7 @@ def _axes(document: Mapping[str, Any]) -> _Axes:
 
 
 def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
-    """Make a suffix for each value from its last part if these are unique, else from the whole value or its number.
+    """Make suffixes from the parts after the last colons if these are unique, else from whole values or positions.
 
     >>> _suffixes("p", ["nested:101", "nested:102"]), _suffixes("p", ["category"]), _suffixes("rate", [-0.5, 0.5])
     (['-p101', '-p102'], ['-p-category'], ['-rate1', '-rate2'])
@@ -184,7 +184,7 @@ def _with_nodes(
 
 
 def _varies(entry: _Entry, axis: str) -> bool:
-    """Whether a step or student depends on an axis without its references."""
+    """Return whether a step or student depends on an axis directly, not only through its references."""
     stage = entry.get("stage")
     if stage in _WHOLE_RUN:
         return False
@@ -207,7 +207,7 @@ def _target(key: str, reference: object) -> _Node | None:
 
 
 def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]], own: _Branch) -> _Entry:
-    """Point the references of an entry to all branches that fit its own branch."""
+    """Replace each reference in an entry with references to all branches compatible with the entry's own."""
 
     def renamed(key: str, reference: object) -> list[object]:
         target = _target(key, reference)
@@ -224,7 +224,7 @@ def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]],
 
 
 def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _Entry:
-    """Insert the values of a branch in place of braces, and as the entry's seed and partition."""
+    """Replace each `{NAME}` with the branch's value, and set the entry's partition and seed."""
     filled: _Entry = _with_values(entry, values)
     for axis, stages in (("partition", ("dataset", "generate", "evaluate")), ("seed", ("train",))):
         if axis in own and entry.get("stage") in stages:
@@ -233,7 +233,7 @@ def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _En
 
 
 def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
-    """Replace `{NAME}` in a value; a text that is only `{NAME}` becomes the value itself, such as a number."""
+    """Replace `{NAME}` in a value; a string that is only `{NAME}` becomes the value itself, such as a number."""
     if isinstance(value, str):
         for name, own in values.items():
             if value == f"{{{name}}}":
@@ -284,9 +284,9 @@ def _with(document: object, path: Sequence[str], value: object, change: str) -> 
 _S = TypeVar("_S", bound=Section)
 DocumentPath = tuple[str | int, ...]
 _MOST_SECTIONS: Final = 3
-"""The most sections whose keys a hint lists."""
+"""The maximum number of sections whose keys a hint lists."""
 _ROUNDS: Final = 20
-"""The most validations, which exceeds the depth of nested sections in a file."""
+"""The maximum number of validations, which exceeds the nesting depth of sections in a file."""
 _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": []}
 """Values for missing keys of the experiment, so that the rest can be checked."""
 
@@ -355,7 +355,7 @@ def _title(way: Sequence[str | int]) -> str:
 
 
 def _location(document: object, path: DocumentPath, fault: Fault) -> str:
-    """Return a location in the form of `--set`, with steps by name or number and other entries by number."""
+    """Format a location as for `--set`, with steps by name or number and other entries by number."""
     added = {"missing": fault["loc"][-1:], "union_tag_invalid": ("stage",)}.get(fault["type"], ())
     parts = []
     for part in (*path, *added):

@@ -326,7 +326,7 @@ class Experiment(Section):
 
     @property
     def other_catalogs(self) -> tuple[str, ...]:
-        """The catalogs of single steps, besides the catalog of the experiment."""
+        """The catalogs that individual steps set instead of the experiment's catalog."""
         return tuple(dict.fromkeys(s.catalog for s in self.steps if isinstance(s, DrawingStep) and s.catalog))
 
     @property

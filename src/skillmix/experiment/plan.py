@@ -32,7 +32,7 @@ class PlannedCell(UndrawnCell):
     """The step that grades the texts, or else generates them."""
     combinations: Sequence[Combination]
     first: int = 0
-    """Number of the first sample, which is above 0 if a data set reuses its combinations."""
+    """Number of the first sample; above 0 if a data set reuses its combinations."""
 
     @property
     def numbers(self) -> range:
@@ -42,7 +42,7 @@ class PlannedCell(UndrawnCell):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The catalog, partition and seed of a step's draws."""
+    """What a step draws from: a catalog, a partition, excluded skills and a seed."""
 
     catalog: Catalog
     partition: Partition
@@ -65,7 +65,7 @@ class Place:
         return training_draw(Draw(side=side, setting=setting, k=k, seed=self.seed), pools)
 
     def dataset_draw(self, step: DatasetStep, k: int) -> Draw:
-        """Make the draw of a dataset step."""
+        """Make the draw of a dataset step for one k."""
         setting = step.setting_of(k)
         if setting != "all":
             return self.training_draw(setting, k, step.exclude)
@@ -84,7 +84,7 @@ def place_of(drawing: DrawingStep | UndrawnCell | LabelParts, experiment: Experi
 
 
 Around = Mapping[str, frozenset[str]]
-"""By step, the ids of combinations that its draws skip because a student of the step was trained on them."""
+"""Maps a step to the ids of combinations that its draws skip because one of its students was trained on them."""
 _NOTHING: Final[Around] = MappingProxyType({})
 
 
@@ -126,7 +126,7 @@ def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: 
 
 @lru_cache(maxsize=2048)
 def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
-    """Make a draw; cached, because the checks, calls and scores of a run use the same draws."""
+    """Draw combinations; cached, because the checks, calls and scores of a run use the same draws."""
     if count is None:
         return tuple(draw_all(draw, reserved))
     if reserved is not None:
@@ -135,7 +135,7 @@ def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | 
 
 
 RowKey = tuple[str, str, str, int]
-"""Student, grader, setting (with its name in tables) and k."""
+"""Student, grader, setting as named in tables, and k."""
 
 
 def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[RowKey]:

@@ -1,4 +1,4 @@
-"""Settings of data sets: recipes, which choose texts by k, size and shares, filters, and rules against leakage.
+"""Settings of data sets: recipes (which choose texts by k, size and shares), filters, and rules against leakage.
 
 Draws are nested, so a larger set contains the smaller one.
 """
@@ -87,7 +87,7 @@ SkillPool = Literal["train", "all"]
 _NAMED: Final = re.compile(r"D\((?P<ks>[1-9]\d*(?:,[1-9]\d*)*)\)")
 ABLATION: Final = "ablation"
 ABLATION_SIZE: Final = 8000
-"""Texts in the ablation of arXiv 2409.19808, section 5: from D(1,2,3), with fewer of k = 2 and 3 than in D(2)."""
+"""Texts in the ablation of arXiv 2409.19808, section 5: from D(1,2,3), with fewer of k = 2 and 3 than D(2) has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class DataRecipe:
     size: int | None = None
     shares: Mapping[int, float] = field(default_factory=dict)
     is_named: bool = False
-    """Whether texts that leak are skipped, as in the paper's recipes, instead of being an error."""
+    """Whether leaking texts are skipped, as in the paper's recipes, instead of raising an error."""
 
     @property
     def is_ablation(self) -> bool:
@@ -140,7 +140,7 @@ def plain_recipe(
 
 
 def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[int]:
-    """Draw from texts, given as identity and k, and return the indices of the drawn texts in ascending order.
+    """Draw texts, each given by its identity and k, and return their indices in ascending order.
 
     Texts are ranked by a hash of their identity, so that a set of 2,000 contains the set of 1,000. Too few texts are an
     error.

@@ -103,7 +103,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ()
-    """Keys of newer versions, which are omitted at their default, so that stored experiments keep their form."""
+    """Keys from newer versions, omitted if they have their default, so that stored experiments keep their form."""
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class OneOf:
         self._names = list(names)
 
     def __get_pydantic_core_schema__(self, source: object, handler: Any) -> LiteralSchema:
-        """Make the schema of a `Literal` of the names."""
+        """Return the schema that a `Literal` with these names would have."""
         return literal_schema(self._names)
 
 

@@ -46,9 +46,9 @@ from skillmix.models.scripted import scripted_rater
 HUMAN_RATER: Final = "human"
 """The model string of a rater who is a person."""
 NARROWEST: Final = 0.001
-"""The smallest width of an agreement interval, which takes millions of texts."""
+"""The smallest allowed width of an agreement interval, which already requires millions of texts."""
 CODE: Final = "rules"
-"""The name of code as the reference, whatever the name of the grader `rules:`."""
+"""The name of code as the source of reference labels, whatever the `rules:` grader is called."""
 
 
 def _by_name(raters: object) -> object:
@@ -170,7 +170,7 @@ def people_faults(
 
 
 _CONVERSATIONS_PER_TEXT: Final = 100
-"""Default of `most`, per text of the target."""
+"""Default value of `most`, per text of the target."""
 _OF_WRITING: Final = ("graders", "target", "most", "least", "exclude", "rules", "pool")
 """Keys that a dataset step may have only with a writer."""
 

@@ -21,8 +21,8 @@ _BYTES: Final[dict[FloatType, int]] = {"float32": 4, "bfloat16": 2}
 WeightStorage = Literal["exact", "halves", "stochastic"]
 """How an updated weight, which is computed in float32, is stored.
 
-exact: as it is. halves: the upper 16 bits in the model and the lower 16 bits beside it. stochastic: rounded up or down
-at random, without bias.
+exact: unchanged. halves: the upper 16 bits in the model and the lower 16 bits in a separate tensor. stochastic: rounded
+up or down at random, without bias.
 """
 
 
@@ -32,26 +32,26 @@ class Precision:
 
     name: str
     weights: FloatType
-    """Format of all weights, also frozen ones, in the model's computation."""
+    """Format of all weights, including frozen ones, in the model's computation."""
     state: FloatType
-    """Format of both moments and of the sum of gradients."""
+    """Format of both moments and of the accumulated gradients."""
     storage: WeightStorage
     auto_device: Literal["cpu", "cuda"]
     """The device on which `precision: auto` may choose this precision; earlier rows take precedence."""
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes of a frozen weight in memory."""
+        """Return the bytes per frozen weight in memory."""
         return _BYTES[self.weights]
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Return the bytes of a trained weight in a checkpoint: the weight, its lower half and both moments."""
+        """Return the bytes per trained weight in a checkpoint: the weight, its lower half and both moments."""
         return self.weight_bytes + 2 * (self.storage == "halves") + 2 * _BYTES[self.state]
 
     @property
     def training_bytes(self) -> int:
-        """Return the bytes of a trained weight in memory: those of a checkpoint, and the sum of gradients."""
+        """Return the bytes per trained weight in memory: those in a checkpoint, and the accumulated gradient."""
         return self.checkpoint_bytes + _BYTES[self.state]
 
 
@@ -209,11 +209,11 @@ class TrainStep(RecipeSettings, _ModelAndData):
         return self
 
     def recipe(self) -> dict[str, Any]:
-        """Return the recipe as the lineage of the model stores it."""
+        """Return the recipe in the form that the model's lineage stores."""
         return self.model_dump(mode="json", include=set(RecipeSettings.model_fields))
 
     def decisive(self) -> dict[str, Any]:
-        """Return the settings that affect the model."""
+        """Return the settings that affect the trained model."""
         unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes lack it
         return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY | unset}
 

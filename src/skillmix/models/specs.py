@@ -395,7 +395,7 @@ class InstalledProvider:
         if not callable(factory):
             raise UserError(
                 f"The provider {self.name!r} of the package {self.package!r} is not a class: {factory!r:.80}.",
-                hint=f"Let its entry point, {self.entry.value}, name a class that derives from skillmix.SimpleModel.",
+                hint=f"Change its entry point, {self.entry.value}, to a class derived from skillmix.SimpleModel.",
             )
         return factory
 

@@ -49,12 +49,12 @@ _LAYOUTS: Final = {
     "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
     "skills_defs": "**{s.name}**: {s.definition}",
 }
-"""By slot of definitions or examples, the line for one skill."""
+"""For each slot of definitions or examples, the format of one skill's line."""
 
 LEAD_FILE: Final = "generate-0.txt"
 """An optional turn before the first, answered with the catalog's examples; the first turn then needs no definitions.
 
-Small models follow instructions badly, but continue well what seems to be their own text.
+Small models follow instructions poorly, but continue well what appears to be their own text.
 """
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
 """The turns of a student. Without the second file, a conversation has one turn, and the whole reply is the text."""
@@ -172,7 +172,7 @@ class PromptSet:
         return wanted
 
     def require_bare_turn(self) -> None:
-        """Reject a set of several turns, whose replies cannot be joined."""
+        """Reject a set with several turns, whose replies cannot be joined."""
         if self.turns > 1 or LEAD_FILE in self.templates:
             fault = f"Prompt set {self.name!r} has several turns, but a joined student needs a set with one."
             raise UserError(fault, hint="Set prompts: brief, or remove the joined student.")
@@ -253,7 +253,7 @@ def prompt_set(
 def _values_of(
     skills: Sequence[Skill], topic: str, slots: Container[str], form: FormatName | None = None, place: int = 0
 ) -> dict[str, str]:
-    """Compute the values of slots, with definitions only for `slots`, because they take long to make.
+    """Compute the values of slots; build definitions only for those in `slots`, because building them is slow.
 
     `place` is the number of items before the topic.
     """
@@ -279,7 +279,7 @@ def _line(skill: Skill, layout: str) -> str:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Fill the slots of a template in one pass, so that braces in values stay.
+    """Fill the slots of a template in one pass, so that braces in the values are left unchanged.
 
     >>> fill("On {topic}.", {"topic": "{skills}", "limit": "one sentence"})
     'On {skills}.'
@@ -355,7 +355,7 @@ def prompt_folder(name: str) -> Path:
 
 
 def turns_with(name: str) -> int:
-    """Return the number of turns with a prompt set by its files, or two if its folder no longer exists."""
+    """Return the number of turns that a prompt set's files define, or two if its folder no longer exists."""
     first, second = (prompt_folder(name) / file for file in STUDENT_FILES)
     return 1 if first.is_file() and not second.is_file() else 2
 

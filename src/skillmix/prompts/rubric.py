@@ -29,12 +29,12 @@ class OutputFormat:
     unit: str
     """The unit of the limit, in the singular."""
     fewest: int
-    """The fewest units of a text."""
+    """The minimum number of units in a text."""
     room: int
     """The smallest limit."""
 
     def limit(self, k: int) -> int:
-        """Return the most units of a text with k skills.
+        """Return the maximum number of units in a text with k skills.
 
         >>> OUTPUT_FORMATS["list"].limit(1), OUTPUT_FORMATS["list"].limit(5)
         (2, 4)
@@ -95,7 +95,7 @@ class Phrases:
 
     @property
     def wording(self) -> list[object]:
-        """Return all phrases for a hash, which without outcomes and a format equals that of older versions."""
+        """Return all phrases to hash; without outcomes and a format, the hash equals that of older versions."""
         parts: list[object] = [self.skill, self.topic, self.sense, self.length]
         parts += [{"outcomes": list(self.outcomes)}] if self.outcomes else []
         return [*parts, {"format": self.format}] if self.format else parts
@@ -137,7 +137,7 @@ class Rubric:
     limit: int
     topic: str
     longest_label: int
-    """The length above which the parser does not take a cell or a line for a label."""
+    """The length above which the parser does not treat a cell or a line as a label."""
     format: FormatName | None = None
     """The required output format."""
 
@@ -252,7 +252,7 @@ _ROOM_FOR_LEAD_IN: Final = 80
 
 
 def _labels(criteria: tuple[Criterion, ...]) -> dict[str, int]:
-    """Map folded labels to indices of criteria. Full names take precedence over phrases, and those over short forms."""
+    """Map folded labels to indices of criteria. Full names take precedence over phrases, which precede short forms."""
     short_forms: dict[str, list[int]] = {}
     for index, criterion in enumerate(criteria[:-3]):
         short_forms.setdefault(fold_name(before_parenthesis(criterion.name)), []).append(index)

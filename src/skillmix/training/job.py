@@ -170,7 +170,7 @@ def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
     if not provider_of(spec).has_checkpoint and shape_of(spec) is None:
         raise UserError(
             f"{spec} cannot be trained: its weights are not on this machine.",
-            hint="base: is a student with a local: model, or with new:SHAPE for a model without any training.",
+            hint="base: must name a student with a local: model, or with new:SHAPE to train from scratch.",
         )
     return spec
 

@@ -328,7 +328,7 @@ def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *
         if device.type == "cuda" and chosen.weights != "bfloat16":
             raise UserError(
                 f"precision: {chosen.name} cannot be trained on a GPU: its attention takes 16-bit numbers only.",
-                hint="Use bf16-master, which keeps float32 weights beside the model.",
+                hint="Use bf16-master, which keeps a float32 master copy of the weights.",
             )
         return chosen
     kind = "cuda" if device.type == "cuda" else "cpu"
