@@ -223,8 +223,8 @@ def test_killed_at_random_moments_it_makes_the_same_bytes(in_folder: Path) -> No
     path = written(in_folder, steps)
     chance = random.Random(20)
     kills = 0
-    for number in range(3 * KILLS):
-        kills += was_killed(path, after=chance.uniform(0.02, 0.5) * seconds)
+    for number in range(5 * KILLS):
+        kills += was_killed(path, after=chance.uniform(0.02, 0.3) * seconds)
         if kills == KILLS:
             break
         if (in_folder / "runs/data/all").exists():
