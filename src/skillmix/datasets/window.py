@@ -237,7 +237,7 @@ class DatasetWriting:
         self._calls_open: dict[ConversationKey, int] = {}
         self._failures_seen = 0
         self._repeated: set[ConversationKey] = set()
-        """Conversations with a call that failed and that the next run makes again."""
+        """Conversations with a failed call that the next run will retry."""
         self._ended: list[ConversationKey] = []
         """Conversations without open calls that were not read yet."""
         self._decided: dict[ConversationKey, Decided] = {}

@@ -276,7 +276,7 @@ class Worker:
             if isinstance(error.cause, UserError):
                 raise UserError(f"{self}: {error.cause.message}", hint=error.cause.hint) from None
             raise UserError(f"{self} failed: {_last_line(error)}.", hint=_RAY_LOGS) from None
-        except RayError as error:  # or the answer was lost in transit, so that the worker's state is unknown
+        except RayError as error:  # the worker is gone, or its answer was lost in transit and its state is unknown
             has_ended = isinstance(error, ActorUnavailableError | ActorDiedError) and "creation task" not in str(error)
             raise LostWorkerError("its process or its machine has ended" if has_ended else _last_line(error)) from None
 
@@ -396,7 +396,7 @@ class _Link:
     room: int = 0  # the most calls in flight at the worker; 0 until it has opened the model
     in_flight: dict[CallKey, Request] = field(default_factory=dict)
     unsent: list[Request] = field(default_factory=list)  # to be sent in the next message
-    losses: int = 0  # losses of the worker since its last outcome
+    losses: int = 0  # how often the worker has been lost since its last outcome
 
 
 class OnRay(Model):

@@ -76,7 +76,7 @@ _GRADER_FILE: Final = re.compile(r"grade-([a-z0-9][a-z0-9._-]*)\.txt")
 _GRADER_ONLY: Final = ("answer", "criteria")
 _GRADER_PARTS: Final = ("topic", "skills", "definitions", "limit", *_GRADER_ONLY)
 _OUTCOME_PARTS: Final = ("topic", *_GRADER_ONLY)
-"""The parts of grader prompts that ask for an outcome."""
+"""The parts that a grader prompt must have if it asks for an outcome."""
 KNOWN_FILES: Final = f"{', '.join(_STUDENT_PARTS)}, and grade-NAME.txt with a lowercase NAME for each grader prompt"
 
 

@@ -35,7 +35,7 @@ class HumanAnswer:
     seconds: float | None = None
     """Seconds that the text was on the screen before the answer; None if unknown."""
     id: str | None = None
-    """An id that the page makes for each answer, so that a repeated answer is stored once."""
+    """An id that the page makes for each answer, so that a resubmitted answer is stored once."""
 
     def says_the_same(self, other: "HumanAnswer") -> bool:
         """Whether another answer has the same votes and the same comment."""

@@ -232,8 +232,8 @@ def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
     A permutation moves the outcomes of one skill between the combinations that request it, and shuffles them within a
     combination. It treats the other criteria as one more skill that every combination requests. Each skill
     therefore keeps its rate, and the outcomes of one combination stay together. Outcomes move only between combinations
-    with equally many texts. The p-value is twice the smaller share of permutations that are at least as extreme as the
-    texts.
+    with the same number of texts. The p-value is twice the smaller of two shares: the permutations with at least as
+    many full marks as observed, and those with at most as many.
     """
     blocks, of_alone = blocks_of(cell), blocks_of(alone)
     if not blocks:

@@ -171,7 +171,7 @@ class Replicas:
         is_refused = problem.kind != "passing"
         asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
         if is_refused:
-            # Rejections are fast, so a server that rejects several calls at a time would receive most calls.
+            # Allow one call at a time: rejections are fast, so a rejecting server would otherwise attract most calls.
             replica.refusals += 1
             replica.is_on_trial = True
             others_answer = any(one.is_up and one.answered_at > replica.answered_at for one in self._replicas)

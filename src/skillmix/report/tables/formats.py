@@ -57,7 +57,7 @@ _FIT: Final = (
     "\\ifdim\\dimexpr\\ht0+\\dp0\\relax>SHARE\\textheight\\resizebox*{!}{SHARE\\textheight}{\\usebox0}\\else\\usebox0\\fi",
     "\\par\\medskip",
 )
-"""Prints the box of a panel, scaled to the width of the text and to the panel's share of the page."""
+"""LaTeX that prints a panel's box, shrunk if it exceeds the text width or the panel's share of the page."""
 _SCORE_NOTE: Final = "Scores: best of the generations, mean over complete combinations, with 95% intervals."
 """Replaces the page's note, because entries on the page have several lines."""
 _INCOMPLETE: Final = "\\ensuremath{^\\circ}"

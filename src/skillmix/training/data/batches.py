@@ -71,7 +71,7 @@ class MicroBatch:
     rows: np.ndarray
     """The indexes of the tokens whose next token is a target."""
     targets: np.ndarray
-    """The target of each row."""
+    """The target for each entry of `rows`."""
     is_replay: np.ndarray
     """Whether each target belongs to replayed text."""
 
