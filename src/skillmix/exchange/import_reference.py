@@ -209,7 +209,7 @@ def _turns(row: Row) -> list[tuple[str, str]]:
     places = {name: index for index, name in enumerate(columns) if name.startswith("model_input_") and index >= 2}
     names = [name for number in range(len(columns)) if (name := f"model_input_{number}") in places]
     if not names:
-        raise UserError("A record has no columns for prompt and reply before its column model_input_0.", hint=_NOTHING)
+        raise UserError("A record has no prompt and reply before its column model_input_0.", hint=_NOTHING)
     return [(row[columns[places[name] - 2]], row[columns[places[name] - 1]]) for name in names]
 
 
