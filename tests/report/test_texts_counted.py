@@ -62,7 +62,7 @@ def status_line(folder: Path) -> str:
             "const many = (count, word) => `${count} ${word}${count === 1 ? '' : 's'}`;",
             read("search"),
             texts[texts.index("function count(") : texts.index("async function nextPage")],
-            texts[texts.index("function statusLine") : texts.index("/* What marked")],
+            texts[texts.index("function statusLine") : texts.index("/* Explains the marked points")],
             SCRIPT.replace("RANGES", json.dumps([[0, total - 1]])),
         ]
     )
