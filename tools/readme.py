@@ -108,8 +108,9 @@ PRETRAINING = Study(
         "The limits: one small model, whose starting weights are rounded to 4 bits; one training of each student per "
         "partition; texts written and graded by code; figures instead of the paper's categories of skills; and a "
         "different optimizer for each base, chosen on trained cells of other partitions (AdamW for the pre-trained "
-        "base, Muon for random weights). A second seed, the number of examples that a new figure needs, and a "
-        "repetition of a partition on the GPU are still missing. "
+        "base, Muon for random weights). The wording of some claims was weakened after "
+        "the run; the comparisons were not changed. A second seed, the number of examples that a new figure needs, "
+        "and a repetition of a partition on the GPU are still missing. "
         "[The same texts with models from scratch](results-scratch.md)."
     ),
     lines={"m123": "pre-trained", "m1any": "pre-trained, asked for one", "random-m123": "random weights"},
