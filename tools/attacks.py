@@ -20,6 +20,7 @@ from typing import Any
 
 from skillmix.catalog.files import load_catalog
 
+_VARIANT = re.compile(r"(.+)-p(\d+)(?:-s\d+)?")
 _MARKS = re.compile(r"[;:,.!?\u2014\"]+")
 
 
@@ -41,10 +42,11 @@ def attacks(texts: Iterable[str], trained: Iterable[str]) -> dict[str, Any]:
     places: dict[str, list[float]] = defaultdict(list)
     copied = []
     for row in map(json.loads, texts):
-        student, _, partition = row["student"].rpartition("-p")
+        variant = _VARIANT.fullmatch(row["student"])
         setting = row["settings"][0].partition(" ")[0]
-        if row["k"] != 2 or not partition.isdigit():
+        if row["k"] != 2 or variant is None:
             continue
+        student, partition = variant.groups()
         if setting == "new-figures":
             clauses[student].append(len(clauses_of(row["text"])))
             if student == "m123" and row["full_marks"] and partition == "201":

@@ -1,6 +1,7 @@
 """Draw the figure at the top of the README: scores against k by setting, and the effect of examples of a new figure."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,15 +55,16 @@ def _line(axes: Axes, points: Sequence[tuple[float, Mapping[str, float]]], label
 
 def _doses(axes: Axes, doses: Sequence[Mapping[str, Any]]) -> None:
     steps = sorted({dose["examples"] for dose in doses})
-    for index, others in enumerate(("with", "without")):
+    for index, (is_random, others) in enumerate(product((False, True), ("with", "without"))):
         line = [
             (steps.index(dose["examples"]), {name: dose[name] for name in ("value", "low", "high")})
             for dose in doses
-            if dose["others"] == others
+            if (dose["student"].startswith("random-"), dose["others"]) == (is_random, others)
         ]
-        _line(axes, line, f"{others} other texts", index + 2)
+        if line:
+            _line(axes, line, f"random, {others}" if is_random else f"{others} other texts", index + 2)
     axes.set_title("new figures, k = 2")
     axes.set_xlabel("texts per new figure")
     axes.set_xticks(range(len(steps)), [str(step) for step in steps])
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper left", fontsize="small")
     share_axis(axes, "")

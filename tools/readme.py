@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,7 @@ from tools.headline import headline_figure
 ROOT = Path(__file__).parents[1]
 WRITTEN = "<!-- written by `make readme` from {0} -->"
 START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end of headline -->"
-PENDING = (
-    "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` shows it in small, in minutes."
-)
+PENDING = "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` runs a small version in minutes."
 SCRATCH = Path("results/composition.json")
 """The study with models from scratch, whose scores the figure of the other study shows too."""
 
@@ -82,7 +81,7 @@ PRETRAINING = Study(
     figure=Path("docs/figures/headline.svg"),
     title="# Does a pre-trained model combine skills that it never saw combined?",
     summary=(
-        "SmolLM2-135M (in 4 bits) and the same network with random weights learn {texts} short texts, which code "
+        "SmolLM2-135M (quantized to 4 bits) and the same network with random weights learn {texts} short texts, which code "
         "writes and grades. A skill is a figure with a word, such as “simile with an owl”; training shows new figures "
         "alone, never combined. Requests of {student} name all {low} to {high} skills of a text, those of its control "
         "{control} one."
@@ -101,16 +100,15 @@ PRETRAINING = Study(
         "untuned model with worked examples in its prompt."
     ),
     limits=(
-        "Limits: one small model, one training per partition, texts by code, and figures instead of the paper's "
-        "categories."
+        "Limits: one small model, texts written and graded by code, and figures instead of the paper's categories."
     ),
     scope=(
-        "The limits: one small model, whose starting weights are rounded to 4 bits; one training of each student per "
-        "partition; texts written and graded by code; figures instead of the paper's categories of skills; and a "
-        "different optimizer for each base, chosen on trained cells of other partitions (AdamW for the pre-trained "
-        "base, Muon for random weights). The wording of some claims was weakened after "
-        "the run; the comparisons were not changed. A second seed, the number of examples that a new figure needs, "
-        "and a repetition of a partition on the GPU are still missing. "
+        "Limits: one small model, whose starting weights are quantized to 4 bits; texts written and graded by code; "
+        "figures instead of the paper's categories of skills; and a different optimizer for each base, chosen on "
+        "trained cells of other partitions (AdamW for the pre-trained base, Muon for random weights). A first run "
+        "with one other seed had the same verdicts (LOG.md). After it, the wording of some claims was weakened; "
+        "the comparisons were not changed. One seed of partition 201 was trained and evaluated a second time on the "
+        "GPU: all 100 scores were identical. A third base with 270 million weights was planned but not run. "
         "[The same texts with models from scratch](results-scratch.md)."
     ),
     lines={"m123": "pre-trained", "m1any": "pre-trained, asked for one", "random-m123": "random weights"},
@@ -149,7 +147,7 @@ def page(result: Path) -> str:
     document = read(result)
     introduction = " ".join([_described(study.introduction, document), *joined_sentence(document)])
     parts = [*start, introduction, " ".join([*published(study, document), study.scope])]
-    parts += [_picture(result, study.figure.relative_to("docs"))]
+    parts += [_picture(result, study.figure.relative_to("docs")), *caption(study)]
     parts += ["## Planned comparisons", ORDER, "\n".join(f"- {sentence}" for sentence in findings(document))]
     if len(document["comparisons"][0]["by_partition"]) > MANY:
         parts += [BY_PARTITION, partition_table(document)]
@@ -169,13 +167,23 @@ def page(result: Path) -> str:
     return "\n\n".join([*parts, "## How it was made", "\n".join(f"- {fact}" for fact in facts(document))]) + "\n"
 
 
+def caption(study: Study) -> Iterator[str]:
+    """State the finding of the paper that the figure tests."""
+    if study is PRETRAINING:
+        yield (
+            "The finding of the paper that this figure tests: fine-tuned on texts with 2 and 3 skills of some categories, a "
+            "pre-trained model also combines skills of categories that its fine-tuning never combined (the panel of new "
+            "figures), and it combines more skills at once than the texts that it learned from (k = 4 and 5)."
+        )
+
+
 ORDER = (
     "These comparisons were fixed before the first run and are tested in this order until one finds no significant "
     "difference; each p shown is the largest so far. A significant gain that is too small to support a claim does not "
     "end the sequence. Scores are the shares of single texts with full marks."
 )
 DOSES = (
-    "In the tables below, a dose is the number of composed training texts for all new figures together; each of these "
+    "In the table of scores, a dose is the number of composed training texts for all new figures together; each of these "
     "texts combines a new figure with a trained skill."
 )
 BY_PARTITION = "The differences by partition:"
@@ -224,19 +232,29 @@ def attacks(document: Mapping[str, Any]) -> Iterator[str]:
     first, checks = document["comparisons"][0], document["checks"]
     own = first["by_partition"][0]
     scores = {
-        (row["condition"], row["k"]): share_with_interval(*(row["one_try"][x] for x in ("value", "low", "high")))
+        (row["condition"], row["student"], row["k"]): share_with_interval(
+            *(row["one_try"][x] for x in ("value", "low", "high"))
+        )
         for row in document["conditions"]
     }
     texts = {
         "nonce": "Names of figures that the model knows: with nonce words as names of the new figures",
         "few-frames": "The teacher's grammar: with one sentence frame of each kind",
+        "requests": (
+            "Length of the request: if new figures also occur in requests with two and three items, of which all but "
+            'one say "any skill"'
+        ),
     }
     for name, text in texts.items():
-        by_k = ", ".join(f"{scores[name, k]} at k = {k}" for k in sorted(k for other, k in scores if other == name))
-        yield (
-            f"{text}, {first['student']} of {own['partition']} has full marks on new figures in {by_k}; "
-            f"{share(own['value'])} at k = {first['k']} without the change."
-        )
+        for student in dict.fromkeys(who for other, who, _ in scores if other == name):
+            by_k = ", ".join(
+                f"{score} at k = {k}" for (other, who, k), score in scores.items() if (other, who) == (name, student)
+            )
+            without = own["value" if student == first["student"] else "against_value"]
+            yield (
+                f"{text}, {student} of {own['partition']} has full marks on new figures in {by_k}; {share(without)} at "
+                f"k = {first['k']} without the change."
+            )
     yield (
         f"Position: beside a trained skill, a new figure has full marks in {share(checks['first'])} of the texts if "
         f"the request names it first, and in {share(checks['second'])} if second."
@@ -249,11 +267,7 @@ def attacks(document: Mapping[str, Any]) -> Iterator[str]:
     clauses = ", ".join(f"{name} {count}" for name, count in checks["clauses"].items())
     yield (
         f"Number of clauses: texts for two new figures have this many on average: {clauses}. The control and the twin "
-        "with random weights write fewer, so not writing a second clause is a part of their failure."
-    )
-    yield (
-        "Length of the request: the control's requests have as many items as those of the other students, and every "
-        "student is trained on requests with two items."
+        "with random weights write fewer, so not writing a second clause explains part of their failure."
     )
 
 
@@ -272,8 +286,8 @@ def claim_table(document: Mapping[str, Any]) -> str:
 def conditions(document: Mapping[str, Any]) -> str:
     """Explain the numbers in the table, and state the condition of each claim."""
     smallest = (
-        f"Shares are of single texts, p is the largest so far, and a claim needs a gain of {share(SMALLEST_GAIN)} or "
-        "more."
+        f"Scores are shares of single texts; each p is the largest so far; a claim needs a gain of at least "
+        f"{share(SMALLEST_GAIN)}."
     )
     conditions = [one["condition"] for one in document["comparisons"]]
     return " ".join([smallest, *(f"Claim {row}: {text}" for row, text in enumerate(conditions, start=1) if text)])
@@ -347,31 +361,62 @@ def _too_small(one: Mapping[str, Any]) -> str:
     return f", but less than {share(SMALLEST_GAIN)}, the smallest gain worth claiming" if is_small else ""
 
 
+BASES = {"": "", "random-": "random weights: "}
+"""The labels of dose curves, keyed by the first part of the students' names."""
+
+
+def dose_curves(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
+    """Yield for each base the doses with and without other composed texts."""
+    for base in BASES:
+        own = [dose for dose in document["doses"] if dose["student"].startswith("random-") == bool(base)]
+        if own:
+            yield base, {others: [d for d in own if d["others"] == others] for others in ("with", "without")}
+
+
 def dose_sentence(document: Mapping[str, Any]) -> str:
-    """State the scores on new figures after training on composed texts that show them."""
-    curves = {}
-    for others in ("with", "without"):
-        line = [dose for dose in document["doses"] if dose["others"] == others]
-        curves[others] = ", ".join(share(dose["value"]) for dose in line)
-        examples = ", ".join(str(dose["examples"]) for dose in line)
-    partitions = plural(document["doses"][0]["partitions"], "partition")
-    return (
-        f"**Examples of new figures.** After {examples} composed texts of each new figure, each beside a trained "
-        f"skill, two new figures in one text have full marks in {curves['with']} of the texts ({partitions}); without "
-        f"the other composed texts in {curves['without']}."
-    )
+    """State the scores on new figures after training on composed texts that show them, and the dose for half of them."""
+    sentences = []
+    for base, curves in dose_curves(document):
+        examples = ", ".join(str(dose["examples"]) for dose in curves["with"])
+        values = {others: ", ".join(share(dose["value"]) for dose in line) for others, line in curves.items()}
+        partitions = plural(curves["with"][0]["partitions"], "partition")
+        start = (
+            f"With random weights, these shares are {values['with']}"
+            if base
+            else f"**Examples of new figures.** After {examples} composed texts of each new figure, each beside a "
+            f"trained skill, two new figures in one text have full marks in {values['with']} of the texts "
+            f"({partitions})"
+        )
+        half = {others: _half_dose(line) for others, line in curves.items()}
+        sentences.append(
+            f"{start}; without the other composed texts in {values['without']}. A share of one half takes "
+            f"{half['with']} composed texts of each new figure, and {half['without']} without the others."
+        )
+    return " ".join(sentences)
+
+
+def _half_dose(line: Sequence[Mapping[str, Any]]) -> str:
+    """Interpolate linearly the number of examples after which half of the texts have full marks."""
+    for before, after in pairwise(line):
+        if before["value"] < 0.5 <= after["value"]:
+            part = (0.5 - before["value"]) / (after["value"] - before["value"])
+            return f"about {before['examples'] + part * (after['examples'] - before['examples']):.0f}"
+    return f"more than {line[-1]['examples']}" if line[-1]["value"] < 0.5 else "no"
 
 
 def dose_table(document: Mapping[str, Any]) -> str:
     """Return a table with a row for each number of examples."""
-    by_place = {
-        (d["examples"], d["others"]): share_with_interval(d["value"], d["low"], d["high"]) for d in document["doses"]
-    }
-    header = ["composed texts of each new figure", "with other composed texts", "without"]
-    examples = sorted({place[0] for place in by_place})
-    return markdown_table(
-        header, [[str(n), *(by_place.get((n, others), "–") for others in ("with", "without"))] for n in examples]
-    )
+    curves = [
+        (f"{BASES[base]}{others} other composed texts", {d["examples"]: d for d in line})
+        for base, by_others in dose_curves(document)
+        for others, line in by_others.items()
+    ]
+    rows = []
+    for n in sorted({n for _, line in curves for n in line}):
+        doses = [line.get(n) for _, line in curves]
+        shown = (share_with_interval(d["value"], d["low"], d["high"]) if d else "–" for d in doses)
+        rows.append([str(n), *shown])
+    return markdown_table(["composed texts of each new figure", *(name for name, _ in curves)], rows)
 
 
 def gates(document: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ interval by Student's t. With one partition, the interval is over combinations.
   of `generations` texts, each as `value`, `low` and `high`;
 - `gates`: conditions without which the comparisons mean little: `student`, `setting`, `k`, `value`, `least`, `holds`;
 - `doses`: new figures at k = 2 after `examples` composed texts of each new figure, with and without other composed
-  texts;
+  texts; students whose names begin with `random-` have random weights as their base;
 - `example`: lines with a text of each student of the first comparison;
 - `conditions` (with `--condition NAME=RUN`): scores on new figures of runs that change one thing, and `checks` (with
   `--checks FILE`): the output of `tools/attacks.py`.
@@ -25,6 +25,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import sqrt
 from pathlib import Path
 from shlex import join
@@ -238,7 +239,7 @@ def _gates(planned: Sequence[JudgedContrast], rows: Sequence[Row]) -> Iterator[d
 
 
 def _doses(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Yield doses: first students without new figures in composed texts (`m123`, `m1`), then `matrix: {dose: …}`."""
+    """Yield doses for each base: first students without new figures in composed texts, then `matrix: {dose: …}`."""
     chosen = [row for row in rows if (row.setting, row.k) == ("new-figures", 2)]
     dosed = [row for row in chosen if "dose" in dict(row.values)]
     if not dosed:
@@ -247,11 +248,11 @@ def _doses(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[dict[str, Any]]
     run = next(run for run in runs if run.name == dosed[0].run)
     new = run.catalog.partition(partitions[0]).side("new-figures").skills
     figures = len({run.catalog.figure_of[skill] for skill in new})
-    for student, zero in (("with", "m123"), ("without", "m1")):
-        curve = [row for row in chosen if row.student == zero and not row.values]
-        curve += sorted((row for row in dosed if row.student == student), key=lambda row: dict(row.values)["dose"])
-        for row in curve:
-            about = {"others": student, "student": row.student, "examples": dict(row.values).get("dose", 0) // figures}
+    for base, (others, zero) in product(("", "random-"), (("with", "m123"), ("without", "m1"))):
+        curve = [row for row in chosen if row.student == base + zero and not row.values]
+        curve += sorted((row for row in dosed if row.student == base + others), key=lambda r: dict(r.values)["dose"])
+        for row in curve if len(curve) > 1 else ():
+            about = {"others": others, "student": row.student, "examples": dict(row.values).get("dose", 0) // figures}
             yield about | {"partitions": len(partitions)} | row.score("one try", only=partitions)
 
 
