@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 from skillmix.calls import is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
 from skillmix.datasets.copies import FOLLOWS, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.dataset_plan import prompt_examples
@@ -146,6 +145,8 @@ def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell])
     """
     if catalog is None or not catalog.templates or (catalog.code is not None and not catalog.code.is_trusted):
         return
+    from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
+
     combinations: dict[tuple[str, int], dict[str, Combination]] = defaultdict(dict)
     for cell in cells:
         combinations[cell.key.setting, cell.key.k].update((c.id, c) for c in cell.combinations)

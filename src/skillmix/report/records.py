@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skillmix.catalog.novelty import MeasuredFrequencies
-from skillmix.checkers.template_student import Form
 from skillmix.files import FolderKind
 from skillmix.models.lineage import Lineage
 from skillmix.models.lineage_files import DatasetFile
@@ -20,6 +19,9 @@ from skillmix.scores.scoring import ComparableStudent, practice_between
 from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result, outcome_result
 from skillmix.scores.status import CallTotals
 from skillmix.training.log import TrainingCurve
+
+if TYPE_CHECKING:
+    from skillmix.checkers.template_student import Form
 
 REPORT_MARK: Final = "skillmix-report"
 REPORT_NOTE: Final = "This folder was made by `skillmix report`, and is replaced by the next one.\n"
@@ -149,9 +151,9 @@ class TemplateBaseline:
     setting: str
     k: int
     combinations: int
-    full_marks: Mapping[Form, float]
+    full_marks: "Mapping[Form, float]"
     """By the form of the clauses: `fixed` clauses mention the topic once, and `slot` clauses mention it each time."""
-    woven: Mapping[Form, float]
+    woven: "Mapping[Form, float]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Final
 
 from skillmix.calls import PEOPLE, human_grader, is_human
-from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.steps import CODE
 from skillmix.grading.answers import Rules, names_skill
@@ -26,7 +25,7 @@ from skillmix.render import (
 from skillmix.runs.people import rater_model, raters_of
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import texts_with_ballots
-from skillmix.runs.verdicts import PERSON
+from skillmix.runs.verdicts import PERSON, has_checker
 from skillmix.scores.graders import (
     GraderCard,
     GraderFacts,
@@ -210,7 +209,7 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
     own = [run.graders[name] for run in runs]
     if own[0].has_code and truth in code:
         # Omit skills that code decides for both graders.
-        checked = {skill for item in items for skill in item.skills if checker_of(skill) is not None}
+        checked = {skill for item in items for skill in item.skills if has_checker(skill)}
         items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
     known = [grader.facts.cost_usd for grader in own if grader.facts.cost_usd is not None]
     texts = sum(grader.facts.texts or 0 for grader in own)
