@@ -431,11 +431,13 @@ def _read_calls(
         totals = tuple(call_totals(journal))
         if sample is not None:
             journal.limit_calls(sample)
-        for written in written_conversations(run, journal):
-            archived.add_talk(written.key, written.turns, journal)
+        written = []
+        for conversation in written_conversations(run, journal):
+            archived.add_talk(conversation.key, conversation.turns, journal)
+            written.append(conversation._replace(turns=()))
 
         def found() -> Iterator[TextWithBallots]:
-            for one in texts_with_ballots(run, journal, with_code=with_code, with_words=True):
+            for one in texts_with_ballots(run, journal, with_code=with_code, with_words=True, written=written):
                 archived.add_gradings(one.conversation, journal)
                 for number, (builder, own) in enumerate(zip(builders, chosen, strict=True)):
                     decided = [(ballot, ballot.points(own, run.phrases)) for ballot in one.ballots]

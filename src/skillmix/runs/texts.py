@@ -245,17 +245,19 @@ def texts_with_ballots(
     combinations: Iterable[str] | None = None,
     with_code: bool = True,
     with_words: bool = False,
+    written: Iterable[WrittenConversation] | None = None,
 ) -> Iterator[TextWithBallots]:
     """Yield every text in key order with its ballots, with only a few texts in memory at once.
 
     With `combinations`, only texts of these combinations are read, and from then on the journal yields no other calls.
-    `with_words` adds the words that show each skill to the code's verdict.
+    `with_words` adds the words that show each skill to the code's verdict. Conversations that were already read can be
+    passed as `written`.
     """
     code = run.code if with_code else None
     ballots_on = (_imported_ballots if run.is_imported else _planned_ballots)(run, journal, code)
     if combinations is not None:
         journal.limit_calls(combinations)
-    source = judged_conversations(run, graded_conversations(run, journal), code, with_words=with_words)
+    source = judged_conversations(run, graded_conversations(run, journal, written), code, with_words=with_words)
     for conversation in source:
         yield TextWithBallots(conversation, ballots_on(conversation))
 

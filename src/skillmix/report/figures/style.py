@@ -271,8 +271,10 @@ class _Pen(RendererSVG):
 
     def png(self) -> bytes:
         out = io.BytesIO()
-        pixels = Image.fromarray(np.asarray(self._raster.buffer_rgba())).convert("RGB")
-        pixels.save(out, format="png", dpi=(160, 160), compress_level=4)
+        pixels = self._raster.buffer_rgba()
+        # "RGBX" skips the opaque alpha channel.
+        size = pixels.shape[1], pixels.shape[0]
+        Image.frombytes("RGB", size, pixels, "raw", "RGBX").save(out, format="png", dpi=(160, 160), compress_level=4)
         return out.getvalue()
 
 
