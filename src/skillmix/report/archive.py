@@ -188,7 +188,7 @@ class RunArchive:
                 prompts[call.messages] = len(prompts)
                 shown.append(self._shown_prompt(call.messages, graded.text.answer.text, journal))
             key, outcome = grade_key(call), call.outcome
-            vote = [
+            vote: list[object] = [
                 self._archive.grader(self.run, key.grader),
                 key.round,
                 key.attempt,
