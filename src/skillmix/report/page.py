@@ -304,7 +304,9 @@ def compare_page(report: Report) -> str:
 
 def page_environment() -> Environment:
     """Make the Jinja environment for all page templates, which escapes all text from outside."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, optimized=False, trim_blocks=True, lstrip_blocks=True
+    )
     kinds = {ScoreEntry: "score", str: "words", ReportFigure: "figure", TableBlock: "table"}
     environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
     environment.globals["head"] = asset("head.html").rstrip()

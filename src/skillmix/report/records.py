@@ -17,6 +17,7 @@ from skillmix.scores.graders import Disagreement, GraderAgreement, GraderCard, R
 from skillmix.scores.safety import OutcomeCell, OutcomeChange
 from skillmix.scores.scoring import ComparableStudent, practice_between
 from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result, outcome_result
+from skillmix.scores.skills import Rate, skill_rates
 from skillmix.scores.status import CallTotals
 from skillmix.training.log import TrainingCurve
 
@@ -253,6 +254,11 @@ class Report:
         """Compare two students of a run, with one row for each grader, setting and k."""
         practice = practice_between([c for c in self.contenders if c.run == run], first, second)
         return compare_cells(run, first, second, by_key(self.cells), practice=practice)
+
+    @cached_property
+    def skill_rates(self) -> dict[StudentKey, dict[str, Rate]]:
+        """Return how often each student shows each requested skill, under the first grader."""
+        return {key: skill_rates(self.cells_of(key, grader=self.graders[0])) for key in self.students}
 
     @property
     def claims(self) -> list[Finding]:

@@ -303,6 +303,9 @@ def printed(figure: Figure, *, about: str = "") -> Print:
     """Lay out a figure, and draw it once for both formats; the files contain no date."""
     canvas = _Canvas(figure)
     canvas.pen = _Pen(figure, about)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if not axis.label.get_text():
+            axis.set_label_coords(0, 0)  # Matplotlib would measure all tick labels to place the empty label
     figure.draw(canvas.pen)
     figure.set_layout_engine(None)
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
