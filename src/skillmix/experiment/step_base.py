@@ -104,7 +104,7 @@ def keys_in(counts: object) -> list[str]:
 class Section(BaseModel):
     """A frozen part of an experiment file, which rejects unknown keys and infinite numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ()
     """Keys from newer versions, omitted if they have their default, so that stored experiments keep their form."""

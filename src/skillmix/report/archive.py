@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final, TypeVar
 
-from skillmix.calls import Call, CallProblem, Reply, is_human
+from skillmix.calls import Call, CallProblem, Message, Reply, is_human
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
@@ -170,7 +170,7 @@ class RunArchive:
             if isinstance(call.outcome, Reply) and call.outcome.not_sent:
                 self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
 
-    def add_gradings(self, graded: GradedConversation, journal: JournalReader) -> None:
+    def add_gradings(self, graded: GradedConversation, messages: Mapping[str, Message]) -> None:
         """Write the votes on a text with their prompts, count the votes, and keep comments on denied points."""
         conversation, judged = graded.text.conversation, graded.judged
         if judged is not None:
@@ -186,7 +186,7 @@ class RunArchive:
         for call, reading in zip(graded.calls, graded.readings, strict=True):
             if call.messages not in prompts:
                 prompts[call.messages] = len(prompts)
-                shown.append(self._shown_prompt(call.messages, graded.text.answer.text, journal))
+                shown.append(self._shown_prompt(call.messages, graded.text.answer.text, messages))
             key, outcome = grade_key(call), call.outcome
             vote: list[object] = [
                 self._archive.grader(self.run, key.grader),
@@ -213,11 +213,10 @@ class RunArchive:
         self._note_not_sent(graded.calls)
         self._keep_denials(graded.text, by_grader)
 
-    def _shown_prompt(self, addresses: Sequence[str], answer: str, journal: JournalReader) -> str:
+    def _shown_prompt(self, addresses: Sequence[str], answer: str, messages: Mapping[str, Message]) -> str:
         """Encode the messages of a request, with -1 in place of the student's text."""
         parts = []
-        for address in addresses:
-            message = journal.message(address)
+        for message in map(messages.__getitem__, addresses):
             before, found, after = message.content.partition(answer) if answer else (message.content, "", "")
             lines = self._archive.lines(before) + (f",-1,{self._archive.lines(after)}" if found else "")
             parts.append(f"[{encode_json(message.role)},[{lines}]]")
