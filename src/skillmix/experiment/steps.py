@@ -41,6 +41,7 @@ from skillmix.experiment.step_base import (
 )
 from skillmix.experiment.train_step import TrainStep
 from skillmix.files import accepted_if, refusing_values, with_nearest
+from skillmix.models.scripted import scripted_rater
 
 HUMAN_RATER: Final = "human"
 """The model string of a rater who is a person."""
@@ -60,16 +61,12 @@ def _by_name(raters: object) -> object:
     return dict.fromkeys(raters, HUMAN_RATER)
 
 
-def _is_rater(spec: str) -> object:
-    from skillmix.models.scripted import scripted_rater
-
-    return spec == HUMAN_RATER or scripted_rater(spec)
-
-
 Raters = Annotated[
     dict[
         Annotated[Name, accepted_if(human_grader, "this is not a valid name of a person")],
-        Annotated[str, accepted_if(_is_rater, "this is not a valid rater")],
+        Annotated[
+            str, accepted_if(lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is not a valid rater")
+        ],
     ],
     accepted_if(bool, "there are no raters; give at least one name"),
     BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
