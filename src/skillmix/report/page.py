@@ -292,14 +292,9 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     )
 
 
-def texts_page(report: Report) -> str:
-    """Make the page for texts; a script fills it in the browser."""
-    return page_environment().from_string(asset("texts.html")).render(title=_title(report))
-
-
-def compare_page(report: Report) -> str:
-    """Make the page that compares two selected students; a script fills it in the browser."""
-    return page_environment().from_string(asset("compare.html")).render(title=_title(report))
+def script_page(report: Report, name: str) -> str:
+    """Make the page for texts, or the page that compares two selected students; a script fills it in the browser."""
+    return page_environment().from_string(asset(name)).render(title=_title(report))
 
 
 def page_environment() -> Environment:

@@ -11,6 +11,7 @@ from skillmix.experiment.steps import CODE
 from skillmix.grading.answers import Rules, names_skill
 from skillmix.grading.points import Ballot, Points, earns_nothing
 from skillmix.render import (
+    known_sum,
     markdown_table,
     name_hint,
     panels,
@@ -140,8 +141,7 @@ def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     costs: dict[str, float | None] = {}
     with run.read() as journal:
         for total in (total for total in call_totals(journal) if total.role == "grader"):
-            before, more = costs.get(total.name, 0.0), total.cost_usd
-            costs[total.name] = None if before is None or more is None else before + more
+            costs[total.name] = known_sum((costs.get(total.name, 0.0), total.cost_usd))
     catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
     graders = {}
     for name in names:
@@ -211,9 +211,7 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
         # Omit skills that code decides for both graders.
         checked = {skill for item in items for skill in item.skills if has_checker(skill)}
         items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
-    known = [grader.facts.cost_usd for grader in own if grader.facts.cost_usd is not None]
-    texts = sum(grader.facts.texts or 0 for grader in own)
-    cost = sum(known) if len(known) == len(own) else None
+    texts, cost = sum(grader.facts.texts or 0 for grader in own), known_sum(grader.facts.cost_usd for grader in own)
     card = grader_card(items, name, truth, GraderFacts(own[0].facts.model, cost, texts))
     # The simulated raters behind the reference labels, and the grader itself if it is a simulated rater.
     raters = {other: grader for run in runs for other, grader in run.graders.items() if is_human(other)}
