@@ -308,9 +308,7 @@ def page_environment() -> Environment:
     environment.globals["term"] = term_id
     # Whether a row among published numbers belongs to these runs.
     environment.globals["is_ours"] = lambda block, row: block.id == PUBLISHED_BLOCK and row[1] != PAPER
-    environment.filters["visible"] = visible
-    environment.filters["prose"] = prose
-    environment.filters["whole"] = whole
+    environment.filters |= {"visible": visible, "prose": prose, "whole": whole}
     return environment
 
 
