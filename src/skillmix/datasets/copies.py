@@ -1,7 +1,7 @@
 """Find exact and near copies of earlier kept texts, and copies of the examples in the prompts."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import pairwise
@@ -10,9 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.corpus import Corpus, Runs, corpus_of, run_sets, starts_of
-from skillmix.prompts.prompt_set import load_prompts
 
 RUN: Final = 3
 """The length of the n-grams by which texts are compared."""
@@ -114,14 +112,6 @@ def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float
     prefix = sizes - np.ceil(threshold * sizes - _ROUNDING).astype(np.int64) + 1
     chosen = (rank < np.repeat(prefix, sizes)) & (often > 1)
     return runs[chosen], texts[chosen]
-
-
-def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
-    """Return texts that a writer could copy: examples in the catalog, and skills and answers in few-shot examples."""
-    worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
-    shown = [skill.example for example in worked for skill in example.skills]
-    answers = [answer for example in worked for answer in example.answers]
-    return [skill.example for skill in catalog.skills] + shown + answers
 
 
 def example_shares(corpus: Corpus, examples: Sequence[str]) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ to decide whether the text may be trained on.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from skillmix.catalog.catalog import Catalog, Figure, remembered_figures
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
-from skillmix.datasets.copies import prompt_examples
 from skillmix.datasets.corpus import Corpus
 from skillmix.datasets.kept_texts import KeptText, Removal, removals
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import FormatName
 from skillmix.render import shortened
 from skillmix.runs.verdicts import RulesGrader, has_checker, on_all_cores
@@ -137,6 +137,14 @@ class ShownRule:
                 hint="To exclude such texts, set leakage.shown to `drop`; to keep and count them, set it to `count`.",
             )
         return counts
+
+
+def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
+    """Return texts that a writer could copy: examples in the catalog, and skills and answers in few-shot examples."""
+    worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
+    shown = [skill.example for example in worked for skill in example.skills]
+    answers = [answer for example in worked for answer in example.answers]
+    return [skill.example for skill in catalog.skills] + shown + answers
 
 
 @dataclass(frozen=True)

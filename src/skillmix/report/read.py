@@ -14,8 +14,9 @@ from urllib.parse import urlencode
 from skillmix.calls import is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.copies import FOLLOWS, example_shares, prompt_examples
+from skillmix.datasets.copies import FOLLOWS, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share
+from skillmix.datasets.dataset_plan import prompt_examples
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.files import SHIPPED
