@@ -7,7 +7,7 @@ from html import escape
 from itertools import zip_longest
 from math import ceil
 from textwrap import fill, wrap
-from typing import Final
+from typing import Final, TypeVar
 
 _INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"  # control characters, with which the escape sequences of a terminal start
@@ -71,6 +71,16 @@ def listed(names: Sequence[str]) -> str:
     ('a', 'a, b and c')
     """
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def known_sum(values: Iterable[_Number | None]) -> _Number | None:
+    """Sum numbers; None if any is unknown."""
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return sum(known) if len(known) == len(every) else None
 
 
 def middle_cut(name: str, *, longest: int = 30) -> str:

@@ -75,18 +75,17 @@ def table_of_keys(section: type[Section]) -> str:
 def _keys(section: type[Section], schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     for key, form in schema["properties"].items():
         if key != "stage":
-            yield key, form, meaning_of(section, key)
+            yield key, form, meaning_of(section, key, form.get("description"))
 
 
-def meaning_of(section: type[Section], key: str) -> str:
+def meaning_of(section: type[Section], key: str, described: str | None) -> str:
     """Return the description of a key, or else the first paragraph about the section that is its value."""
-    field = section.model_fields[key]
-    own = field.description
-    if own is None and inspect.isclass(field.annotation) and issubclass(field.annotation, Section):
-        own = in_a_sentence(field.annotation)
-    if own is None:
+    kind_of_value = section.model_fields[key].annotation
+    if described is None and inspect.isclass(kind_of_value) and issubclass(kind_of_value, Section):
+        described = in_a_sentence(kind_of_value)
+    if described is None:
         raise ValueError(f"{section.__name__}.{key} has no docstring: write what the key means")
-    return " ".join(own.split())
+    return " ".join(described.split())
 
 
 _SECTIONS: Final = {

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +13,6 @@ from skillmix.render import are, expectation, markdown_table, plural, wrapped
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Partition, Setting
     from skillmix.catalog.combinations import Draw, Purpose
-    from skillmix.catalog.novelty import NoveltyInputs
 
 _UNITS: Final = ("sentence", "passage")
 
@@ -183,66 +181,47 @@ def wanted_draw(
 )
 def novelty(options: argparse.Namespace) -> int:
     """Bound how often a combination is expected in a corpus."""
-    from skillmix.catalog.novelty import ASSUMPTIONS, NoveltyInputs, novelty
-
-    inputs = NoveltyInputs(**cli.given(options, "skill_frequency", "topic_frequency", "sentences_per_token"))
-    if options.frequencies is not None:
-        cli.reject(options, ("skill_frequency",), "with --frequencies", hint="The file has a frequency for each skill.")
-        return _measured_novelty(options, inputs)
-    cli.reject(options, ("exclude", "unit"), "without --frequencies", hint="Add --frequencies FILE.json.")
-    bound = novelty(options.k, options.tokens, inputs)
-    if options.json:
-        return cli.print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
-    about = (
-        f"is an upper bound on how often one combination of {plural(bound.k, 'skill')} and a topic is expected "
-        f"in a corpus of {bound.tokens:.3g} tokens."
-    )
-    facts = (
-        f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
-        f"{bound.sentences:.3g} sentences."
-    )
-    _print_bound(bound.expected_occurrences, bound.a_third_new_above, about, [facts], ASSUMPTIONS)
-    return 0
-
-
-def _measured_novelty(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
-    """Print the novelty bound computed from measured skill frequencies."""
-    from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
+    from skillmix.catalog import novelty as bounds
     from skillmix.frequencies.frequency_file import load_result, upper_shares
 
-    result = load_result(options.frequencies)
-    shares = upper_shares(result, exclude=cli.listed_names(options.exclude))
-    sentences = result.sentences_per_passage
-    bound = measured_novelty(
-        options.k,
-        options.tokens,
-        list(shares.values()),
-        sentences_per_passage=sentences,
-        unit=options.unit,
-        inputs=inputs,
-    )
-    assumptions = [*MEASURED_ASSUMPTIONS, *([SENTENCE_ASSUMPTION] if options.unit == "sentence" else [])]
-    if options.json:
+    inputs = bounds.NoveltyInputs(**cli.given(options, "skill_frequency", "topic_frequency", "sentences_per_token"))
+    document: dict[str, object]
+    if options.frequencies is None:
+        cli.reject(options, ("exclude", "unit"), "without --frequencies", hint="Add --frequencies FILE.json.")
+        bound = bounds.novelty(options.k, options.tokens, inputs)
+        occurrences, third, assumptions = bound.expected_occurrences, bound.a_third_new_above, list(bounds.ASSUMPTIONS)
+        document = {**asdict(bound), "inputs": asdict(inputs)}
+        about = (
+            f"is an upper bound on how often one combination of {plural(bound.k, 'skill')} and a topic is expected "
+            f"in a corpus of {bound.tokens:.3g} tokens."
+        )
+        facts = [
+            f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
+            f"{bound.sentences:.3g} sentences."
+        ]
+    else:
+        cli.reject(options, ("skill_frequency",), "with --frequencies", hint="The file has a frequency for each skill.")
+        result = load_result(options.frequencies)
+        shares = upper_shares(result, exclude=cli.listed_names(options.exclude))
+        sizes = {"sentences_per_passage": result.sentences_per_passage, "unit": options.unit, "inputs": inputs}
+        measured = bounds.measured_novelty(options.k, options.tokens, list(shares.values()), **sizes)
+        occurrences, third = measured.mean_occurrences, measured.a_third_new_above
+        assumptions = [*bounds.MEASURED_ASSUMPTIONS, *[bounds.SENTENCE_ASSUMPTION] * (options.unit == "sentence")]
         used = {"topic_frequency": inputs.topic_frequency, "sentences_per_token": inputs.sentences_per_token}
-        used["sentences_per_passage"] = sentences
-        return cli.print_json({**asdict(bound), "inputs": used, "shares": shares, "assumptions": assumptions})
-    about = (
-        f"is an upper bound on how often a combination of {plural(bound.k, 'skill')} and a topic is expected in a "
-        f"{bound.unit} of a corpus of {bound.tokens:.3g} tokens, averaged over all combinations of {bound.skills} "
-        "skills."
-    )
-    facts = [
-        f"The combination of the most common skills: {expectation(bound.most_occurrences)}.",
-        f"The corpus has {bound.units:.3g} {bound.unit}s.",
-    ]
-    _print_bound(bound.mean_occurrences, bound.a_third_new_above, about, facts, assumptions)
-    return 0
-
-
-def _print_bound(
-    occurrences: float, third: float, about: str, facts: Sequence[str], assumptions: Sequence[str]
-) -> None:
-    """Print a bound, what it implies for a Full Marks ratio, and its assumptions."""
+        used["sentences_per_passage"] = result.sentences_per_passage
+        document = {**asdict(measured), "inputs": used, "shares": shares}
+        about = (
+            f"is an upper bound on how often a combination of {plural(measured.k, 'skill')} and a topic is expected in "
+            f"a {measured.unit} of a corpus of {measured.tokens:.3g} tokens, averaged over all combinations of "
+            f"{measured.skills} skills."
+        )
+        facts = [
+            f"The combination of the most common skills: {expectation(measured.most_occurrences)}.",
+            f"The corpus has {measured.units:.3g} {measured.unit}s.",
+        ]
+    if options.json:
+        return cli.print_json({**document, "assumptions": assumptions})
+    # what the bound implies for a Full Marks ratio
     meaning = "No ratio exceeds 1, so at this k the bound says nothing about new texts."
     if occurrences < 1:
         meaning = (
@@ -251,6 +230,7 @@ def _print_bound(
         )
     listed = [f"- {assumption}" for assumption in assumptions]
     print(wrapped("\n".join([expectation(occurrences), about, meaning, *facts, "Assumptions:", *listed]), indent=2))
+    return 0
 
 
 @cli.command(

@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skillmix.catalog.catalog import Catalog, Figure, remembered_figures
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
-from skillmix.checkers.passage import Checker, passage_of
-from skillmix.checkers.registry import checker_of
 from skillmix.datasets.corpus import Corpus
 from skillmix.datasets.kept_texts import KeptText, Removal, removals
 from skillmix.datasets.leakage import Bars
@@ -23,7 +21,10 @@ from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import FormatName
 from skillmix.render import shortened
-from skillmix.runs.verdicts import RulesGrader, on_all_cores
+from skillmix.runs.verdicts import RulesGrader, has_checker, on_all_cores
+
+if TYPE_CHECKING:
+    from skillmix.checkers.passage import Checker
 
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 _MANY_CHECKERS: Final = 10
@@ -41,6 +42,8 @@ def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> fr
 
     The result is cached, because dataset steps check texts again in every joined set.
     """
+    from skillmix.checkers.passage import passage_of
+
     passage = passage_of(text)
     checkers = _checkers(skills, codes, remembered_figures())
     return frozenset(skill for skill, checker in checkers if checker(passage) is not None)
@@ -49,8 +52,10 @@ def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> fr
 @lru_cache(maxsize=4)
 def _checkers(
     skills: tuple[str, ...], codes: tuple[OwnCode, ...], figures: tuple[Figure, ...]
-) -> list[tuple[str, Checker]]:
+) -> list[tuple[str, "Checker"]]:
     """Return the skills that have a checker, with their checkers; the code and figures only serve as cache keys."""
+    from skillmix.checkers.registry import checker_of
+
     checkers = ((skill, checker_of(skill)) for skill in skills)
     return [(skill, checker) for skill, checker in checkers if checker is not None]
 
@@ -74,7 +79,7 @@ class ShownRule:
     def checkable(self) -> tuple[str, ...]:
         """Return the skills in the catalog that have a checker; the catalog's own code must be trusted."""
         require_trust(self.catalog.code)
-        return tuple(skill.name for skill in self.catalog.skills if checker_of(skill.name) is not None)
+        return tuple(skill.name for skill in self.catalog.skills if has_checker(skill.name))
 
     @cached_property
     def _is_applied(self) -> bool:

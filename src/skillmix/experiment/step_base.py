@@ -4,10 +4,13 @@ Each kind of step is a subclass of `Step` and overrides the properties that appl
 know the class of a step.
 """
 
+import ast
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import (
@@ -17,11 +20,12 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetJsonSchemaHandler,
     StringConstraints,
     Tag,
 )
 from pydantic.functional_serializers import model_serializer
-from pydantic_core.core_schema import LiteralSchema, SerializerFunctionWrapHandler, literal_schema
+from pydantic_core.core_schema import CoreSchema, LiteralSchema, SerializerFunctionWrapHandler, literal_schema
 
 from skillmix.calls import LONGEST_NAME
 from skillmix.catalog.catalog import Setting
@@ -100,10 +104,26 @@ def keys_in(counts: object) -> list[str]:
 class Section(BaseModel):
     """A frozen part of an experiment file, which rejects unknown keys and infinite numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ()
     """Keys from newer versions, omitted if they have their default, so that stored experiments keep their form."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe each key by the docstring below its field; reading them at every start would take longer."""
+        schema = handler(core_schema)
+        documented: dict[str, str | None] = {}
+        for section in reversed([one for one in cls.__mro__ if one is not Section and issubclass(one, Section)]):
+            (definition,) = ast.parse(inspect.getsource(section)).body
+            for field, below in pairwise([*getattr(definition, "body", ()), None]):
+                if isinstance(field, ast.AnnAssign):
+                    is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+                    documented[ast.unparse(field.target)] = inspect.cleandoc(below.value.value) if is_text else None
+        for name, form in handler.resolve_ref_schema(schema)["properties"].items():
+            if documented.get(name):
+                form.setdefault("description", documented[name])
+        return schema
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

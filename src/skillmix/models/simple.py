@@ -4,7 +4,6 @@
 model for each skill separately and joins the texts. `Pool` keeps many calls in flight, fewer with an overloaded server.
 """
 
-import asyncio
 import re
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,6 +31,8 @@ class Pool:
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, and yield outcomes as they arrive."""
+        import asyncio  # slow, and not needed to check the name of a model
+
         done: asyncio.Queue[asyncio.Task[tuple[Request, Outcome] | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[tuple[Request, Outcome] | None]] = set()
         has_room = asyncio.Event()
@@ -111,6 +112,7 @@ class SimpleModel(Model):
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests concurrently."""
+        import asyncio
 
         async def answer_in_time(request: Request) -> Outcome:
             limit = asyncio.timeout(self.options.timeout)

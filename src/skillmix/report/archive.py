@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final, TypeVar
 
-from skillmix.calls import Call, CallProblem, GradeKey, Reply, is_human
+from skillmix.calls import Call, CallProblem, Message, Reply, is_human
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
@@ -170,7 +170,7 @@ class RunArchive:
             if isinstance(call.outcome, Reply) and call.outcome.not_sent:
                 self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
 
-    def add_gradings(self, graded: GradedConversation, journal: JournalReader) -> None:
+    def add_gradings(self, graded: GradedConversation, messages: Mapping[str, Message]) -> None:
         """Write the votes on a text with their prompts, count the votes, and keep comments on denied points."""
         conversation, judged = graded.text.conversation, graded.judged
         if judged is not None:
@@ -180,13 +180,15 @@ class RunArchive:
         if not graded.calls:
             return
         prompts: dict[tuple[str, ...], int] = {}
-        shown, votes = [], []
+        shown = []
+        votes: list[list[object]] = []
+        by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
         for call, reading in zip(graded.calls, graded.readings, strict=True):
             if call.messages not in prompts:
                 prompts[call.messages] = len(prompts)
-                shown.append(self._shown_prompt(call.messages, graded.text.answer.text, journal))
+                shown.append(self._shown_prompt(call.messages, graded.text.answer.text, messages))
             key, outcome = grade_key(call), call.outcome
-            vote = [
+            vote: list[object] = [
                 self._archive.grader(self.run, key.grader),
                 key.round,
                 key.attempt,
@@ -196,7 +198,7 @@ class RunArchive:
                 reading.problem if reading else (outcome.reason if isinstance(outcome, CallProblem) else None),
                 list(reading.notes) if reading else [],
             ]
-            votes.append(encode_json(vote))
+            votes.append(vote)
             if is_human(key.grader):
                 continue  # a person's answer is not a call and is never unparseable
             self._calls[key.grader] += 1
@@ -204,30 +206,26 @@ class RunArchive:
                 self._without_reply[key.grader] += 1
             elif reading.problem is not None:
                 self._unreadable[key.grader][reading.problem] += 1
-        self.votes[conversation] = self._archive.chunks["votes"].add_encoded(
-            f"[[{','.join(shown)}],[{','.join(votes)}]]"
-        )
+            if isinstance(outcome, Reply) and reading and reading.points:
+                by_grader.setdefault(key.grader, []).append((outcome.text, reading.points))
+        encoded = f"[[{','.join(shown)}],{encode_json(votes)}]"
+        self.votes[conversation] = self._archive.chunks["votes"].add_encoded(encoded)
         self._note_not_sent(graded.calls)
-        self._keep_denials(graded)
+        self._keep_denials(graded.text, by_grader)
 
-    def _shown_prompt(self, addresses: Sequence[str], answer: str, journal: JournalReader) -> str:
+    def _shown_prompt(self, addresses: Sequence[str], answer: str, messages: Mapping[str, Message]) -> str:
         """Encode the messages of a request, with -1 in place of the student's text."""
         parts = []
-        for address in addresses:
-            message = journal.message(address)
+        for message in map(messages.__getitem__, addresses):
             before, found, after = message.content.partition(answer) if answer else (message.content, "", "")
             lines = self._archive.lines(before) + (f",-1,{self._archive.lines(after)}" if found else "")
             parts.append(f"[{encode_json(message.role)},[{lines}]]")
         return f"[{','.join(parts)}]"
 
-    def _keep_denials(self, graded: GradedConversation) -> None:
+    def _keep_denials(
+        self, text: StudentText, by_grader: Mapping[str, Sequence[tuple[str, tuple[float | None, ...]]]]
+    ) -> None:
         """Keep the graders' comments on points that their votes may deny, in the order of the replies."""
-        text = graded.text
-        by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
-        for call, reading in zip(graded.calls, graded.readings, strict=True):
-            is_vote = isinstance(call.key, GradeKey) and not is_human(call.key.grader)
-            if is_vote and isinstance(call.outcome, Reply) and reading and reading.points:
-                by_grader.setdefault(grade_key(call).grader, []).append((call.outcome.text, reading.points))
         found: dict[tuple[str, int], str] = {}
         for grader, votes in by_grader.items():
             if self.phrases.outcomes:

@@ -292,28 +292,23 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     )
 
 
-def texts_page(report: Report) -> str:
-    """Make the page for texts; a script fills it in the browser."""
-    return page_environment().from_string(asset("texts.html")).render(title=_title(report))
-
-
-def compare_page(report: Report) -> str:
-    """Make the page that compares two selected students; a script fills it in the browser."""
-    return page_environment().from_string(asset("compare.html")).render(title=_title(report))
+def script_page(report: Report, name: str) -> str:
+    """Make the page for texts, or the page that compares two selected students; a script fills it in the browser."""
+    return page_environment().from_string(asset(name)).render(title=_title(report))
 
 
 def page_environment() -> Environment:
     """Make the Jinja environment for all page templates, which escapes all text from outside."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, optimized=False, trim_blocks=True, lstrip_blocks=True
+    )
     kinds = {ScoreEntry: "score", str: "words", ReportFigure: "figure", TableBlock: "table"}
     environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
     environment.globals["head"] = asset("head.html").rstrip()
     environment.globals["term"] = term_id
     # Whether a row among published numbers belongs to these runs.
     environment.globals["is_ours"] = lambda block, row: block.id == PUBLISHED_BLOCK and row[1] != PAPER
-    environment.filters["visible"] = visible
-    environment.filters["prose"] = prose
-    environment.filters["whole"] = whole
+    environment.filters |= {"visible": visible, "prose": prose, "whole": whole}
     return environment
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
+from itertools import chain, islice, product
 from statistics import fmean
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 from skillmix.calls import is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
 from skillmix.datasets.copies import FOLLOWS, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.dataset_plan import prompt_examples
@@ -90,6 +89,8 @@ def decoding_in_words(experiment: Experiment) -> dict[str, str]:
 MOST_BASELINE: Final = 200
 """The largest number of combinations, for each setting and k, for which the template student generates texts."""
 RUN: Final = 4
+_AT_ONCE: Final = 100
+"""The number of texts whose grading prompts are read together."""
 
 
 def cell_texts(
@@ -146,6 +147,8 @@ def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell])
     """
     if catalog is None or not catalog.templates or (catalog.code is not None and not catalog.code.is_trusted):
         return
+    from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
+
     combinations: dict[tuple[str, int], dict[str, Combination]] = defaultdict(dict)
     for cell in cells:
         combinations[cell.key.setting, cell.key.k].update((c.id, c) for c in cell.combinations)
@@ -430,18 +433,24 @@ def _read_calls(
         totals = tuple(call_totals(journal))
         if sample is not None:
             journal.limit_calls(sample)
-        for written in written_conversations(run, journal):
-            archived.add_talk(written.key, written.turns, journal)
+        written = []
+        for conversation in written_conversations(run, journal):
+            archived.add_talk(conversation.key, conversation.turns, journal)
+            written.append(conversation._replace(turns=()))
 
         def found() -> Iterator[TextWithBallots]:
-            for one in texts_with_ballots(run, journal, with_code=with_code, with_words=True):
-                archived.add_gradings(one.conversation, journal)
-                for number, (builder, own) in enumerate(zip(builders, chosen, strict=True)):
-                    decided = [(ballot, ballot.points(own, run.phrases)) for ballot in one.ballots]
-                    builder.add(one.text, decided)
-                    if not number:
-                        shown.update((id(ballot), points) for ballot, points in decided)
-                yield one
+            source = texts_with_ballots(run, journal, with_code=with_code, with_words=True, written=written)
+            while block := list(islice(source, _AT_ONCE)):
+                calls = (call for one in block for call in one.conversation.calls)
+                messages = journal.messages_with(address for call in calls for address in call.messages)
+                for one in block:
+                    archived.add_gradings(one.conversation, messages)
+                    for number, (builder, own) in enumerate(zip(builders, chosen, strict=True)):
+                        decided = [(ballot, ballot.points(own, run.phrases)) for ballot in one.ballots]
+                        builder.add(one.text, decided)
+                        if not number:
+                            shown.update((id(ballot), points) for ballot, points in decided)
+                    yield one
 
         records = records_of(run, found())
     tables = {name: builder.table() for name, builder in zip(rules, builders, strict=True)}

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skillmix.catalog.novelty import MeasuredFrequencies
-from skillmix.checkers.template_student import Form
 from skillmix.files import FolderKind
 from skillmix.models.lineage import Lineage
 from skillmix.models.lineage_files import DatasetFile
@@ -18,8 +17,12 @@ from skillmix.scores.graders import Disagreement, GraderAgreement, GraderCard, R
 from skillmix.scores.safety import OutcomeCell, OutcomeChange
 from skillmix.scores.scoring import ComparableStudent, practice_between
 from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result, outcome_result
+from skillmix.scores.skills import Rate, skill_rates
 from skillmix.scores.status import CallTotals
 from skillmix.training.log import TrainingCurve
+
+if TYPE_CHECKING:
+    from skillmix.checkers.template_student import Form
 
 REPORT_MARK: Final = "skillmix-report"
 REPORT_NOTE: Final = "This folder was made by `skillmix report`, and is replaced by the next one.\n"
@@ -149,9 +152,9 @@ class TemplateBaseline:
     setting: str
     k: int
     combinations: int
-    full_marks: Mapping[Form, float]
+    full_marks: "Mapping[Form, float]"
     """By the form of the clauses: `fixed` clauses mention the topic once, and `slot` clauses mention it each time."""
-    woven: Mapping[Form, float]
+    woven: "Mapping[Form, float]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,11 @@ class Report:
         """Compare two students of a run, with one row for each grader, setting and k."""
         practice = practice_between([c for c in self.contenders if c.run == run], first, second)
         return compare_cells(run, first, second, by_key(self.cells), practice=practice)
+
+    @cached_property
+    def skill_rates(self) -> dict[StudentKey, dict[str, Rate]]:
+        """Return how often each student shows each requested skill, under the first grader."""
+        return {key: skill_rates(self.cells_of(key, grader=self.graders[0])) for key in self.students}
 
     @property
     def claims(self) -> list[Finding]:

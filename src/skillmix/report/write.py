@@ -127,7 +127,7 @@ class _Writer:
 def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple[int, list[str]]:
     from skillmix.report.contents import contents_of, styled_figures
     from skillmix.report.figures.style import STYLES
-    from skillmix.report.page import ASSETS, asset, compare_page, index_page, texts_page
+    from skillmix.report.page import ASSETS, asset, index_page, script_page
     from skillmix.report.tables.formats import paper_files, significance_marks, written_forms
 
     archive = Archive(lambda name, content: writer.text(f"data/{name}", content))
@@ -152,8 +152,8 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
         writer.raw(f"{options.style}/figures/{name}", raw)
     gaps = [*made.gaps, *contents.gaps]
     writer.text("index.html", index_page(made, contents, gaps, reproducing_command(runs, options.words)))
-    writer.text("texts.html", texts_page(made))
-    writer.text("compare.html", compare_page(made))
+    for name in ("texts.html", "compare.html"):
+        writer.text(name, script_page(made, name))
     for name in ASSETS:
         writer.text(name, asset(name))
     for name, content in experiment_files(runs):

@@ -1,6 +1,5 @@
 """Show the progress of a run on standard error, as a bar on a terminal and as lines elsewhere."""
 
-import asyncio
 import sys
 import time
 from collections import deque
@@ -12,11 +11,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from skillmix.errors import LOG
 from skillmix.render import dollars, duration, percent, plural, whole
-from skillmix.runs.scheduler import CallCounts
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
+
+    from skillmix.runs.scheduler import CallCounts
 
 Bound = Literal["about", "at least", "at most"]
 LINE_EVERY: Final = 15.0
@@ -261,8 +261,9 @@ NO_PROGRESS: Final = RunProgress()
 
 
 @asynccontextmanager
-async def watched(progress: RunProgress, step: str, counts: CallCounts) -> AsyncIterator[None]:
+async def watched(progress: RunProgress, step: str, counts: "CallCounts") -> AsyncIterator[None]:
     """Update the progress of a step that makes calls."""
+    import asyncio
 
     def look() -> None:
         made = counts.called - counts.retried

@@ -17,14 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, Reply, is_human
 from skillmix.catalog.combinations import Combination
-from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
 from skillmix.grading.points import (
@@ -59,6 +58,9 @@ from skillmix.runs.verdicts import (
     on_all_cores,
     votes_of,
 )
+
+if TYPE_CHECKING:
+    from skillmix.checkers.judge import Verdict
 
 _AT_ONCE: Final = 100
 """The number of conversations whose combinations are read together; more would not fit into a core's cache."""
@@ -243,17 +245,19 @@ def texts_with_ballots(
     combinations: Iterable[str] | None = None,
     with_code: bool = True,
     with_words: bool = False,
+    written: Iterable[WrittenConversation] | None = None,
 ) -> Iterator[TextWithBallots]:
     """Yield every text in key order with its ballots, with only a few texts in memory at once.
 
     With `combinations`, only texts of these combinations are read, and from then on the journal yields no other calls.
-    `with_words` adds the words that show each skill to the code's verdict.
+    `with_words` adds the words that show each skill to the code's verdict. Conversations that were already read can be
+    passed as `written`.
     """
     code = run.code if with_code else None
     ballots_on = (_imported_ballots if run.is_imported else _planned_ballots)(run, journal, code)
     if combinations is not None:
         journal.limit_calls(combinations)
-    source = judged_conversations(run, graded_conversations(run, journal), code, with_words=with_words)
+    source = judged_conversations(run, graded_conversations(run, journal, written), code, with_words=with_words)
     for conversation in source:
         yield TextWithBallots(conversation, ballots_on(conversation))
 
@@ -326,7 +330,7 @@ def votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
     return {grader: (latest_votes_of if is_human(grader) else votes_of)(own) for grader, own in attempts.items()}
 
 
-def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
+def verdict_on(run: Run, ballot: Ballot) -> "Verdict | None":
     """Return the code's verdict on a ballot's text; None for a grader without code."""
     if run.code is None or not run.grader(ballot.grader).has_code:
         return None
@@ -334,7 +338,7 @@ def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
     return run.code.verdict(ballot.text.answer.text, skills=combination.skills, topic=combination.topic)
 
 
-def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
+def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict: "Verdict | None") -> dict[str, str]:
     """Return the reasons that code gives for a text's denied points, by criterion."""
     is_alone = run.grader(ballot.grader).is_code_alone
     by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}

@@ -22,20 +22,20 @@ from importlib.metadata import entry_points
 from itertools import chain, islice
 from multiprocessing import current_process, get_context, parent_process
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from skillmix.calls import ONLY_TURN
 from skillmix.catalog.catalog import Catalog, remember_figures
 from skillmix.catalog.own_code import Trust, remember_trusted, require_trust, trust_here, trusting_as
-from skillmix.checkers.judge import Judge, Verdict
-from skillmix.checkers.passage import Span
-from skillmix.checkers.registry import ENTRY_POINTS, checker_of
-from skillmix.checkers.sense import prompt_texts
 from skillmix.errors import UserError
 from skillmix.grading.answers import Answer, extract_answer, plain_answer
 from skillmix.grading.points import Ballot, StudentText
 from skillmix.grading.reader import Reading
 from skillmix.hashing import digest
+
+if TYPE_CHECKING:  # the checkers are loaded only by a run whose texts code checks
+    from skillmix.checkers.judge import Judge, Verdict
+    from skillmix.checkers.passage import Span
 
 READER_VERSION: Final = 6
 """Increase this number whenever a change could alter the grade for the same replies. A test detects changed code."""
@@ -73,6 +73,8 @@ class RunGrader:
 @cache
 def code_version() -> str:
     """Hash the code that parses replies and checks texts, including checkers from other packages."""
+    from skillmix.checkers.registry import ENTRY_POINTS
+
     checkers = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
     return digest(READER_VERSION, checkers).hex()
 
@@ -83,7 +85,7 @@ class JudgedText:
 
     evidence: Mapping[str, bool]
     """For each requested skill that has a checker, whether the skill earns its point."""
-    topic: Span | None
+    topic: "Span | None"
     nonsense: str | None
     reasons: Mapping[str, str]
     all_woven: bool | None
@@ -104,8 +106,11 @@ class JudgedText:
         return self.all_woven
 
 
-def judge_of(catalog: Catalog) -> Judge:
+def judge_of(catalog: Catalog) -> "Judge":
     """Return the judge for a catalog's texts; raise an error if the catalog contains code that is not trusted."""
+    from skillmix.checkers.judge import Judge
+    from skillmix.checkers.sense import prompt_texts
+
     require_trust(catalog.code)
     remember_trusted(catalog.code)  # in a worker process, the catalog provides the judge
     remember_figures(catalog.name, catalog.figures)
@@ -120,12 +125,12 @@ class RulesGrader:
     def __init__(self, catalog: Catalog) -> None:
         self.judge = judge_of(catalog)
 
-    def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
+    def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> "Verdict":
         """Grade a text, and return its points together with the words that earn them."""
         return self.judge.judge(text, skills=skills, topic=topic)
 
 
-def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
+def reading_of(verdict: "Verdict | JudgedText", skills: Iterable[str]) -> Reading:
     """Convert a verdict to a parsed grade. The length point stays empty, because it is computed elsewhere."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
@@ -134,16 +139,23 @@ def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
     return Reading(points, None, (verdict.nonsense,) if verdict.nonsense else ())
 
 
-def applicable_reasons(verdict: Verdict | JudgedText, *, is_alone: bool) -> Mapping[str, str]:
+def applicable_reasons(verdict: "Verdict | JudgedText", *, is_alone: bool) -> Mapping[str, str]:
     """Return the code's reasons for denied points; if a model votes too, only those for skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
+
+
+def has_checker(skill: str) -> bool:
+    """Whether code can decide a skill."""
+    from skillmix.checkers.registry import checker_of
+
+    return checker_of(skill) is not None
 
 
 def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
     """Raise an error for `rules:` if a skill has no checker, or if the catalog's own checkers are not trusted."""
     require_trust(catalog.code)
     skills = [skill.name for skill in catalog.require_skills(skills)]
-    unknown = [name for name in skills if checker_of(name) is None]
+    unknown = [name for name in skills if not has_checker(name)]
     if unknown:
         first = repr(unknown[0])
         lacking = f"the skill {first}" if len(unknown) == 1 else f"{len(unknown)} skills ({first} is one)"
@@ -153,7 +165,7 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
         )
 
 
-def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | JudgedText) -> Reading:
+def with_verdict(reading: Reading, skills: Sequence[str], verdict: "Verdict | JudgedText") -> Reading:
     """Combine a model's grade with the points that code awards for skills with a checker."""
     if reading.points is None:
         return reading
@@ -162,7 +174,7 @@ def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | Jud
     return replace(reading, points=(*decided, *reading.points[len(decided) :]))
 
 
-def _point(verdict: Verdict | JudgedText, skill: str) -> float | None:
+def _point(verdict: "Verdict | JudgedText", skill: str) -> float | None:
     """Return the point for a skill as 1 or 0; None for a skill without a checker."""
     earned = verdict.earns(skill)
     return None if earned is None else float(earned)
@@ -221,7 +233,7 @@ def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int,
     return votes
 
 
-def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdict | JudgedText | None) -> Ballot:
+def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: "Verdict | JudgedText | None") -> Ballot:
     """Make a grader's ballot on a text from a model's votes, the code's verdict, or both.
 
     If a grader uses code, code decides the skills that have a checker, and the model's votes decide the rest.

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Final
 
 from skillmix.calls import PEOPLE, human_grader, is_human
-from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.steps import CODE
 from skillmix.grading.answers import Rules, names_skill
 from skillmix.grading.points import Ballot, Points, earns_nothing
 from skillmix.render import (
+    known_sum,
     markdown_table,
     name_hint,
     panels,
@@ -26,7 +26,7 @@ from skillmix.render import (
 from skillmix.runs.people import rater_model, raters_of
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import texts_with_ballots
-from skillmix.runs.verdicts import PERSON
+from skillmix.runs.verdicts import PERSON, has_checker
 from skillmix.scores.graders import (
     GraderCard,
     GraderFacts,
@@ -141,8 +141,7 @@ def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     costs: dict[str, float | None] = {}
     with run.read() as journal:
         for total in (total for total in call_totals(journal) if total.role == "grader"):
-            before, more = costs.get(total.name, 0.0), total.cost_usd
-            costs[total.name] = None if before is None or more is None else before + more
+            costs[total.name] = known_sum((costs.get(total.name, 0.0), total.cost_usd))
     catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
     graders = {}
     for name in names:
@@ -210,11 +209,9 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
     own = [run.graders[name] for run in runs]
     if own[0].has_code and truth in code:
         # Omit skills that code decides for both graders.
-        checked = {skill for item in items for skill in item.skills if checker_of(skill) is not None}
+        checked = {skill for item in items for skill in item.skills if has_checker(skill)}
         items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
-    known = [grader.facts.cost_usd for grader in own if grader.facts.cost_usd is not None]
-    texts = sum(grader.facts.texts or 0 for grader in own)
-    cost = sum(known) if len(known) == len(own) else None
+    texts, cost = sum(grader.facts.texts or 0 for grader in own), known_sum(grader.facts.cost_usd for grader in own)
     card = grader_card(items, name, truth, GraderFacts(own[0].facts.model, cost, texts))
     # The simulated raters behind the reference labels, and the grader itself if it is a simulated rater.
     raters = {other: grader for run in runs for other, grader in run.graders.items() if is_human(other)}

@@ -23,8 +23,8 @@ from itertools import combinations, pairwise
 from typing import Final, Literal
 
 from skillmix.calls import PEOPLE, is_human
-from skillmix.checkers.registry import checker_of
 from skillmix.grading.points import FULL_MARKS, Ballot, Points, text_score
+from skillmix.runs.verdicts import has_checker
 from skillmix.scores.statistics.against_truth import (
     UNKNOWN,
     Corrected,
@@ -116,7 +116,7 @@ def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[s
         votes = [r.points for r in ballot.readings if r is not None and r.points is not None]
         skills = ballot.text.combination.skills
         for index in range(len(skills) + 2 if len(votes) > 1 else 0):
-            is_code = ballot.grader in with_code and index < len(skills) and checker_of(skills[index]) is not None
+            is_code = ballot.grader in with_code and index < len(skills) and has_checker(skills[index])
             decider: Decider = "code" if is_code else "model"
             units[ballot.grader, kind_of(index, len(skills)), decider].append([vote[index] for vote in votes])
     rows = []

@@ -156,6 +156,7 @@ Block = tuple[TextOutcome, ...]
 """The fully decided texts about one combination."""
 
 
+@lru_cache(maxsize=64)  # a table and a figure of a report use the same blocks
 def blocks_of(cell: Cell | None) -> list[Block]:
     """Return the fully decided texts of a cell by combination; combinations without such a text are left out."""
     blocks = [

@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from heapq import nlargest, nsmallest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skillmix.calls import GradeKey, Reply, is_human
-from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.experiment.plan import PlannedCell
 from skillmix.grading.answers import AnswerStatus, Rules, count_sentences
@@ -17,6 +16,9 @@ from skillmix.prompts.rubric import OUTCOMES, TextOutcome, length_limit, rubric_
 from skillmix.render import name_hint
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
+
+if TYPE_CHECKING:
+    from skillmix.checkers.judge import Verdict
 
 IMPORTED = "imported"
 """The setting for imported texts."""
@@ -200,7 +202,7 @@ def first_texts(
     return FirstTexts([_row(ballot, run, rules, reader.facts(ballot.text)) for _, ballot in chosen], total)
 
 
-def grades_by_name(ballot: Ballot, run: Run, rules: Rules, verdict: Verdict | None) -> dict[str, Any]:
+def grades_by_name(ballot: Ballot, run: Run, rules: Rules, verdict: "Verdict | None") -> dict[str, Any]:
     """Return a text's points and the reasons for denied points, by criterion, and the words that show each skill."""
     points = ballot.points(rules, run.phrases)
     names = [criterion.name for criterion in ballot.rubric(run.phrases).criteria]

@@ -22,7 +22,7 @@ from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
 from skillmix.models.specs import dialect_of, parse_spec, short_spec
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.render import dollars, hours, markdown_table, middle_cut, plural, whole
+from skillmix.render import dollars, hours, known_sum, markdown_table, middle_cut, plural, whole
 from skillmix.runs.conversations import model_name
 from skillmix.runs.database import RUN_FILE
 from skillmix.runs.journal import JournalReader
@@ -367,7 +367,7 @@ def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> s
         counted += [] if one.is_lower_bound else [numbers]
         basis = one.expected.basis if one.expected else "–"
         rows.append([one.step, one.role, model, f"≥ {calls}" if one.is_lower_bound else calls, *others, basis])
-    sums = map(_sum, zip(*counted, strict=True)) if counted else [0.0] * len([*_COLUMNS][_NUMBERS])
+    sums = map(known_sum, zip(*counted, strict=True)) if counted else [0.0] * len([*_COLUMNS][_NUMBERS])
     rows.append(["all", "", "", *_number_cells(list(sums)), ""])
     header, right = list(_COLUMNS), {*range(len(_COLUMNS))[_NUMBERS]}
     if not wide:
@@ -381,11 +381,6 @@ def _number_cells(numbers: Sequence[float | None]) -> list[str]:
     *counts, expected_usd, cost_usd, gpu_hours = numbers
     texts = ["unknown" if number is None else whole(int(number)) for number in counts]
     return [*texts, dollars(expected_usd), dollars(cost_usd), hours(gpu_hours)]
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    return None if None in known else sum(filter(None, known))
 
 
 def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
@@ -440,8 +435,8 @@ def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -
     """Warn about old prices, and about limits below the expected or maximum cost or number of calls."""
     yield from price_warnings({short_spec(e.model): e.price for e in estimates})
     counted = [estimate for estimate in estimates if not estimate.is_lower_bound]
-    cost = _sum(e.cost_usd for e in counted)
-    expected = _sum(e.expected.cost_usd for e in counted if e.expected)
+    cost = known_sum(e.cost_usd for e in counted)
+    expected = known_sum(e.expected.cost_usd for e in counted if e.expected)
     if budget.max_usd is not None and (cost is None or expected is None):
         unknown = ", ".join(sorted({e.model for e in counted if e.cost_usd is None}))
         yield f"budget.max_usd cannot be enforced: the price of {unknown} is unknown"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from skillmix import __version__
 from skillmix.calls import Call, GradeKey, Reply, as_name
@@ -21,6 +21,7 @@ from skillmix.prompts.rubric import rubric_of
 from skillmix.render import (
     dollars,
     in_percent,
+    known_sum,
     markdown_table,
     middle_cut,
     plural,
@@ -212,14 +213,6 @@ def _measured_text(
     return MeasuredText(known, points, votes, tuple(wrong))
 
 
-_Number = TypeVar("_Number", int, float)
-
-
-def _sum(values: Sequence[_Number | None]) -> _Number | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
 _WORST: Final = 10
 """The number of skills listed in the terminal; the page lists all skills."""
 
@@ -335,9 +328,9 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
         unreadable=len(problems),
         without_reply=len(graded) - len(replies),
         reasons=dict(Counter(problem or "unknown" for problem in problems).most_common()),
-        input_tokens=_sum([reply.input_tokens for reply in replies]),
-        output_tokens=_sum([reply.output_tokens for reply in replies]),
-        cost_usd=_sum([reply.cost_usd for reply in replies]),
+        input_tokens=known_sum(reply.input_tokens for reply in replies),
+        output_tokens=known_sum(reply.output_tokens for reply in replies),
+        cost_usd=known_sum(reply.cost_usd for reply in replies),
     )
 
     def card_of(chosen: Sequence[MeasuredText]) -> GraderCard:
@@ -424,29 +417,19 @@ def undecided_line(calibration: Calibration) -> str:
 
 def card_lines(calibration: Calibration) -> str:
     """Return the card for a terminal: rates by criterion, skills with the lowest agreement, and the data behind it."""
-
-    def table(title: str, header: Sequence[str], rows: list[list[str]]) -> str:
-        return f"{title}{markdown_table(header, rows, right=frozenset({1}))}" if rows else ""
-
     without = calibration.without_disputed
     skills = [[middle_cut(row[0]), *row[1:]] for row in skill_rows(calibration.card)]
-    parts = [
-        wrapped(headline(calibration)),
-        table("", CRITERION_HEADER, criterion_rows(calibration.card)),
-        table(
-            f"Without {plural(calibration.disputed, 'disputed text')}:\n\n",
-            CRITERION_HEADER,
-            criterion_rows(without) if without else [],
-        ),
-        table(
-            "Skills with the lowest agreement:\n\n" if len(skills) > _WORST else "By skill:\n\n",
-            SKILL_HEADER,
-            skills[:_WORST],
-        ),
-        "\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)),
-        wrapped(undecided_line(calibration)),
-    ]
-    return "\n\n".join(filter(None, parts))
+    undisputed = criterion_rows(without) if without else []
+    by_skill = "Skills with the lowest agreement:" if len(skills) > _WORST else "By skill:"
+    parts = [wrapped(headline(calibration))]
+    for title, header, rows in (
+        ("", CRITERION_HEADER, criterion_rows(calibration.card)),
+        (f"Without {plural(calibration.disputed, 'disputed text')}:", CRITERION_HEADER, undisputed),
+        (by_skill, SKILL_HEADER, skills[:_WORST]),
+    ):
+        parts += [title, markdown_table(header, rows, right=frozenset({1}))] if rows else []
+    parts.append("\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)))
+    return "\n\n".join(filter(None, [*parts, wrapped(undecided_line(calibration))]))
 
 
 _SIMULATED = "The grader is scripted: it simulates a model, and its errors are drawn at rates set in its model string."

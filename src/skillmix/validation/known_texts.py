@@ -259,18 +259,13 @@ class _Entry(BaseModel):
         return self
 
 
-def shipped_sets() -> list[str]:
-    """Return the names of the sets in the package."""
-    return sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir() and any(folder.glob("*.yaml")))
-
-
 def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> CalibrationSet:
     """Load a shipped set by name, a YAML file or a folder of YAML files by path, or `bigbench:TASK`."""
     if name.startswith(BIGBENCH):
         return bigbench_set(name.removeprefix(BIGBENCH), catalog, source=bigbench)
     if bigbench is not None:
         raise UserError("--bigbench needs a set bigbench:TASK.", hint="Leave it out, or name such a set.")
-    known = shipped_sets()
+    known = sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir() and any(folder.glob("*.yaml")))
     path = FOLDER / name if name in known else Path(name)
     if not path.exists():
         listed = f"Shipped: {', '.join(known)}. Or give a YAML file, a folder of YAML files, or bigbench:TASK."

@@ -16,7 +16,7 @@ from skillmix.report.figures import style
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, drawing_of
 from skillmix.report.tables.scores import students_label
-from skillmix.scores.skills import Rate, pair_rates, skill_rates
+from skillmix.scores.skills import Rate, pair_rates
 
 _MOST_SKILLS_BY_NAME = 24
 _FEWEST_TEXTS = 5
@@ -42,7 +42,7 @@ def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
 
 def _skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
     """Draw how often each of two students shows each requested skill."""
-    first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
+    first, second = report.skill_rates[before], report.skill_rates[after]
     gains = {name: second[name].value - first[name].value for name in first.keys() & second.keys()}
     most = sorted((name for name in gains if gains[name]), key=lambda n: (-abs(gains[n]), n))[:_MOST_SKILLS_BY_NAME]
     names = sorted(most, key=lambda n: (gains[n], n))

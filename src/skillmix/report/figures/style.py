@@ -271,8 +271,10 @@ class _Pen(RendererSVG):
 
     def png(self) -> bytes:
         out = io.BytesIO()
-        pixels = Image.fromarray(np.asarray(self._raster.buffer_rgba())).convert("RGB")
-        pixels.save(out, format="png", dpi=(160, 160), compress_level=4)
+        pixels = self._raster.buffer_rgba()
+        # "RGBX" skips the opaque alpha channel.
+        size = pixels.shape[1], pixels.shape[0]
+        Image.frombytes("RGB", size, pixels, "raw", "RGBX").save(out, format="png", dpi=(160, 160), compress_level=4)
         return out.getvalue()
 
 
@@ -301,6 +303,9 @@ def printed(figure: Figure, *, about: str = "") -> Print:
     """Lay out a figure, and draw it once for both formats; the files contain no date."""
     canvas = _Canvas(figure)
     canvas.pen = _Pen(figure, about)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if not axis.label.get_text():
+            axis.set_label_coords(0, 0)  # Matplotlib would measure all tick labels to place the empty label
     figure.draw(canvas.pen)
     figure.set_layout_engine(None)
     width, height = (round(96 * inches) for inches in figure.get_size_inches())

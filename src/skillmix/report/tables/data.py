@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import SETTINGS
 from skillmix.models.lineage import short_name
-from skillmix.render import dollars
+from skillmix.render import dollars, known_sum
 from skillmix.report.records import Report
 from skillmix.report.registry import Entry, Estimate, PlainNumber, ReportTable, Row, cell_heads, count, table_of
 from skillmix.report.tables.scores import common_k, without_common
@@ -160,8 +160,7 @@ def calls_and_cost_table(report: Report) -> Iterator[Row]:
         ]
         if len(listed) > 1:
             # a sum is unknown if one of its numbers is unknown
-            columns = list(zip(*(numbers[3:] for numbers in listed), strict=True))
-            listed.append(["all", "–", "–", *(None if None in column else sum(column) for column in columns)])
+            listed.append(["all", "–", "–", *map(known_sum, zip(*(numbers[3:] for numbers in listed), strict=True))])
         for name, role, model, calls, input_tokens, output_tokens, cost in listed:
             yield {
                 "name": report.label(run.name, name),

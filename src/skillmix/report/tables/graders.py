@@ -165,17 +165,10 @@ def grader_cards_by_skill_table(report: Report) -> Iterator[Row]:
 
 
 def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, heading: str) -> Row:
-    return {
-        **_card_heads(report, card),
-        heading: row.criterion,
-        "decided by both": count(row.units),
-        "agreement": Estimate(*row.agreement),
-        "sensitivity": Estimate(*row.sensitivity),
-        "specificity": Estimate(*row.specificity),
-        "kappa": Estimate(*row.kappa),
-        "alpha": Estimate(*row.alpha),
-        "truth gives": Estimate(*row.earned),
-    }
+    measures = {name: getattr(row, name) for name in ("agreement", "sensitivity", "specificity", "kappa", "alpha")}
+    measures["truth gives"] = row.earned
+    heads = {**_card_heads(report, card), heading: row.criterion, "decided by both": count(row.units)}
+    return heads | {name: Estimate(*measure) for name, measure in measures.items()}
 
 
 def _card_heads(report: Report, card: GraderCard) -> Row:
@@ -189,19 +182,12 @@ def _card_heads(report: Report, card: GraderCard) -> Row:
 def grader_bias_table(report: Report) -> Iterator[Row]:
     """Make the table that shows where each grader gives more or fewer points than the reference."""
     for card in report.cards:
-        found: list[tuple[str, str, int | None, Measure, Measure]] = []
-        found += [(row.by, row.group, row.units, row.excess, row.agreement) for row in card.bias.rows]
+        found = [(row.by, row.group, count(row.units), row.excess, row.agreement) for row in card.bias.rows]
         if card.bias.favours_own_family.value is not None:
-            found.append(("family", "own minus others", None, card.bias.favours_own_family, Measure(None)))
+            found.append(("family", "own minus others", count(None), card.bias.favours_own_family, Measure(None)))
         for by, group, units, excess, agreement in found:
-            yield {
-                **_card_heads(report, card),
-                "by": by,
-                "group": group,
-                "decided by both": count(units),
-                "grader minus truth": Estimate(*excess, is_signed=True),
-                "agreement": Estimate(*agreement),
-            }
+            heads = {**_card_heads(report, card), "by": by, "group": group, "decided by both": units}
+            yield {**heads, "grader minus truth": Estimate(*excess, is_signed=True), "agreement": Estimate(*agreement)}
 
 
 def corrected_scores_table(report: Report) -> Iterator[Row]:

@@ -31,7 +31,6 @@ from skillmix.report.registry import (
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.comparisons import Change
 from skillmix.scores.safety import TOPICS, OutcomeCell
-from skillmix.scores.skills import skill_rates
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
 _FULL: Final = METRICS[FULL_MARKS].label
@@ -369,7 +368,7 @@ _HARDEST: Final = 5
 
 def skills_table(report: Report) -> list[ReportTable]:
     """Make the table of every requested skill, starting with the skills that are hardest for all students."""
-    rates = [skill_rates(report.cells_of(key, grader=report.graders[0])) for key in report.students]
+    rates = list(report.skill_rates.values())
     overall = {}
     for name in {name for by_name in rates for name in by_name}:
         known = [by_name[name] for by_name in rates if name in by_name]
@@ -391,7 +390,7 @@ def hardest_skills_table(report: Report) -> list[ReportTable]:
     """Make the table of each student's hardest skills, if a report has several students."""
     rows: list[Row] = []
     for key in report.students if len(report.students) > 1 else ():
-        rates = skill_rates(report.cells_of(key, grader=report.graders[0]))
+        rates = report.skill_rates[key]
         for name in sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]:
             shown, texts = Estimate(rates[name].value), count(rates[name].asked)
             rows.append({"student": report.label(*key), "skill": name, "shown": shown, "texts": texts})

@@ -217,7 +217,7 @@ def _resampled(rows: Floats) -> Floats:
     return sums
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _times_drawn(counts: tuple[int, ...]) -> NDArray[np.int32]:
     """Draw how often each distinct value occurs in every resample, given how often it occurs in the data.
 
