@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Span, Word, Words, span_of
 from skillmix.checkers.verbs import ADJECTIVES, VERBS, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, lists_of, main_words, stem, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, lists_of, main_words, stem, word_set
 from skillmix.render import shortened
 
 _LISTS: Final = lists_of("topics")
@@ -153,7 +153,7 @@ def in_passing(passage: Passage, topic: TopicWords) -> str | None:
         is_scene = before == 0 and is_first and governor in _SCENES
         return None if is_phrase and (is_needed or is_scene) else _in_passing(governor)
     for at in range(before, -1, -1):
-        if lower[at] in _LISTS["when"]:
+        if lower[at] in _LISTS["when"] and "from" not in lower[:at]:
             return _in_passing(lower[at])
         if is_finite(piece, at):
             break
@@ -196,6 +196,8 @@ def _governor(piece: Words, index: int) -> int:
     before = _before_phrase(piece, index)
     while before > 0 and piece[before].lower == "of":
         before -= 1
+        if is_number(piece[before].lower):
+            break  # as in "one in four of the hedgehogs"
         if piece[before].lower not in _GOVERNING:
             before = _before_phrase(piece, before + 1)
     return before
