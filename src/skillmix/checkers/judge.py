@@ -324,8 +324,8 @@ class Judge:
     @cached_property
     def _shared(self) -> frozenset[str]:
         """Return the words that belong to several topics."""
-        forms = Counter(form for topic in self._vocabulary for form in self._words_of(topic).forms)
-        return frozenset(form for form, count in forms.items() if count > 3)
+        forms = Counter(form for topic in self._vocabulary for form in self._words_of(topic).broad.forms)
+        return frozenset(form for form, count in forms.items() if count > 1)
 
     @cached_property
     def _other_topics(self) -> OtherTopics:

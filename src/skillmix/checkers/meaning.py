@@ -292,10 +292,20 @@ class _Piece:
         is_last = after in ("last", "next")
         if stem(word) in _RULES["places"] and (has_article or is_last or kinds_of(after) & _WHEN):
             yield _RULES["places"][stem(word)], self.noun_from(index + 1 + is_last)
+        if after == "of":  # "the opinion of a spoon"
+            yield _RULES["attributes"].get(stem(word), ()), self.noun_from(index + 2)
+        if word.endswith(("'s", "s'")) and (head := self.noun_from(index + 1)) is not None:
+            yield _RULES["attributes"].get(stem(self.lower[head]), ()), index
+        if word == "out" and after == "of" and not _LISTS["makes"].isdisjoint(map(stem, self.lower[:index])):
+            yield _PHRASES["contents"], self.noun_from(index + 2)
         if word in ("north", "south", "east", "west") and after == "of":
             yield _PHRASES["directions"], self.noun_from(index + 2)
         if word in _LISTS["filled"] and after in ("of", "with", "in", "out"):
             yield _PHRASES["contents"], self.noun_from(index + 2 + (after == "out"))
+        if word in ("made", "built") and after == "of":
+            subject = self.noun_before(self.be_before(index) or 0)
+            if subject is not None and self.kinds(subject).isdisjoint(_LISTS["edible"]):
+                yield _PHRASES["materials"], self.noun_from(index + 2)
         if word.removesuffix("s") in _LISTS["portions"] and after == "of":
             yield _PHRASES["portions"], self.noun_from(index + 2)
         if word == "than" and has_article:
@@ -329,7 +339,9 @@ class _Piece:
         """Find what a thing cannot own or have: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
         word, owner = self.lower[index], self.kinds(index)
         is_its = word == "its" and not self.has_animal
-        if word in _LISTS["have"] or (word in ("its", "their") and self.has_animal):  # "the lobby has two lawyers"
+        if (
+            word in _LISTS["have"] or word == "their" or (word == "its" and self.has_animal)
+        ):  # "the lobby has two lawyers"
             first = self.noun_before(index) if word in _LISTS["have"] else self.first_subject(index)
             kinds = _NONE if first is None else self.kinds(first)
             is_its = _NONE < kinds <= _LISTS["no owners"] and not any("animal" in known for known in self.known)

@@ -102,7 +102,7 @@ def one_word(passage: Passage, topic: TopicWords, shared: frozenset[str]) -> Spa
 
 _VAGUE: Final = frozenset(map(stem, _LISTS["vague"]))
 LEAST_SAID: Final = 2
-"""The fewest words with a specific meaning in each sentence, apart from the name of the topic."""
+"""The fewest words with a specific meaning for each sentence, apart from the name of the topic."""
 _SHORT: Final = 3
 """The most words of a sentence that need not say anything, such as "I slept."."""
 
@@ -115,6 +115,9 @@ def says_little(passage: Passage, topic: TopicWords) -> str | None:
     'a sentence says nothing besides the name of the topic: "Could you please think of our kites?"'
     """
     name = frozenset(map(stem, topic.name)) | _VAGUE
+    said = main_words([word for word in passage.words if not is_number(word.lower)]) - name
+    if len(passage.sentences) > 1 and len(said) > LEAST_SAID * len(passage.sentences):
+        return None
     for sentence in passage.sentences:
         if len(sentence.words) > _SHORT and len(main_words(sentence.words) - name) < LEAST_SAID:
             return f'a sentence says nothing besides the name of the topic: "{shortened(sentence.text)}"'

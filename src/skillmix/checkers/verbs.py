@@ -185,11 +185,11 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
             return True
         return len(piece) > 1 and piece[1].text[0].isupper()
     if word.endswith("s") and word not in _SURE:
-        if often and _stem(word) in _SURE:
+        if often and not word.endswith(("ss", "us", "'s")):
             return True
         return _is_third_person(piece, index, before, after)
     if before in _LISTS["auxiliary"] or word == "like":
-        return False
+        return before in ("some", "many", "most", "others") and index == 1  # as in "Some like the soup hot"
     if word in _SURE:
         return _is_plain_form(piece, index, before, after)
     return word in _RARELY and after in _OBJECTS and (index == 0 or before in _LISTS["opener"] or _is_plural(before))
@@ -215,7 +215,11 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
         if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _LISTS["with of"]):
             return bool(after)
         if word in _ORDERS and before not in ("and", "or"):
-            return is_number(after) or bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _LISTS["with on"]))
+            return (
+                is_number(after)
+                or bool(after)
+                and (after not in _NO_OBJECT or (after == "on" and word in _LISTS["with on"]))
+            )
         return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
     if before in _LISTS["several"] or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
         return True
@@ -232,7 +236,11 @@ _NO_OBJECT: Final = PREPOSITIONS - word_set("to about at for with into") | word_
 
 
 def _is_plural(word: str) -> bool:
-    return (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is"))) or word.endswith("men") or word in _LISTS["several"]
+    return (
+        (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is")))
+        or word.endswith("men")
+        or word in _LISTS["several"]
+    )
 
 
 def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:

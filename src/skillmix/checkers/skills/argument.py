@@ -229,7 +229,7 @@ def _end_of_condition(words: Words, starts: set[int]) -> int:
         return cut
     last = len(words) - 1 if is_unmarked else cut - 1
     kinds = (SUBJECT_PRONOUNS, DETERMINERS) if is_unmarked else (SUBJECT_PRONOUNS,)
-    least = 1 if words[0].lower == "not" else 2
+    least = 1 if words[:1] and words[0].lower == "not" else 2
     subjects = (index for openers in kinds for index in range(least, last) if words[index].lower in openers)
     return next(subjects, len(words) if is_unmarked else cut)
 
