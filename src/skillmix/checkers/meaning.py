@@ -80,8 +80,6 @@ _NONE: Final[Kinds] = frozenset()
 _SYMBOL: Final = frozenset({"grammar"})
 _WHEN: Final = frozenset({"time", "date"})
 _PERSON: Final = frozenset({"person", "kin"})
-_COMPOUNDS: Final = {name: word_set(kinds) for name, kinds in _TABLE["compounds"].items()}
-"""The kinds of nouns of two words, such as "square root"."""
 
 _FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
 _LONGEST_PHRASE: Final = 6
@@ -173,10 +171,7 @@ class _Piece:
         self.has_animal = has_animal
         self.follows_quote = follows_quote
         self.lower = [word.lower for word in words]
-        self.known = [
-            _SYMBOL if self.names_symbol(index) else _COMPOUNDS.get(f"{self.before(index)} {word}") or kinds_of(word)
-            for index, word in enumerate(self.lower)
-        ]
+        self.known = [_SYMBOL if self.names_symbol(index) else kinds_of(word) for index, word in enumerate(self.lower)]
 
     def names_symbol(self, index: int) -> bool:
         """Return whether a word names a symbol or a color, as in "the number four" or "the color blue"."""
@@ -191,7 +186,12 @@ class _Piece:
             is_technical = kinds is not _SYMBOL and bool(kinds) and (kinds <= _FAR or "far" in kinds)
             if is_technical and not is_far and not is_number(self.before(index)):
                 yield Clash(2 if kinds <= _LISTS["farthest"] else 1, base)
-            for rules, noun in (*self.objects(index, base), *self.traits(index, base), *self.relations(index)):
+            for rules, noun in (
+                *self.objects(index, base),
+                *self.traits(index, base),
+                *self.relations(index),
+                *self.identities(index),
+            ):
                 yield from self.clash(rules, index, noun)
             verb = f"{base} {self.after(index)}"
             rules = _RULES["subjects"].get(verb) or _RULES["subjects"].get(base)
@@ -292,20 +292,12 @@ class _Piece:
         is_last = after in ("last", "next")
         if stem(word) in _RULES["places"] and (has_article or is_last or kinds_of(after) & _WHEN):
             yield _RULES["places"][stem(word)], self.noun_from(index + 1 + is_last)
-        if after == "of":  # "the opinion of a spoon"
+        if after == "of" and stem(word) not in self.own:  # "the opinion of a spoon"
             yield _RULES["attributes"].get(stem(word), ()), self.noun_from(index + 2)
         if word.endswith(("'s", "s'")) and (head := self.noun_from(index + 1)) is not None:
             yield _RULES["attributes"].get(stem(self.lower[head]), ()), index
-        if word == "out" and after == "of" and not _LISTS["makes"].isdisjoint(map(stem, self.lower[:index])):
-            yield _PHRASES["contents"], self.noun_from(index + 2)
-        if word in ("north", "south", "east", "west") and after == "of":
-            yield _PHRASES["directions"], self.noun_from(index + 2)
         if word in _LISTS["filled"] and after in ("of", "with", "in", "out"):
             yield _PHRASES["contents"], self.noun_from(index + 2 + (after == "out"))
-        if word in ("made", "built") and after == "of":
-            subject = self.noun_before(self.be_before(index) or 0)
-            if subject is not None and self.kinds(subject).isdisjoint(_LISTS["edible"]):
-                yield _PHRASES["materials"], self.noun_from(index + 2)
         if word.removesuffix("s") in _LISTS["portions"] and after == "of":
             yield _PHRASES["portions"], self.noun_from(index + 2)
         if word == "than" and has_article:
@@ -318,44 +310,36 @@ class _Piece:
                 base = stem(self.before(index))
                 bare = stem(self.before(index).removesuffix("er"))
                 yield _RULES["traits"].get(base) or _RULES["traits"].get(bare) or (), noun
-        if word in _LISTS["be"]:
-            start = index + 1
-            while self.lower[start : start + 1] and self.lower[start] in _LISTS["before a name"]:
-                start += 1
-            subject = self.noun_before(index)
-            first, *rest = (*self.lower[start : start + 3], "", "", "")
-            start += 3 * (rest[0] in _LISTS["sorts"] and rest[1] == "of")
-            kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
-            is_defined = bool(kinds) and (first in _LISTS["defines"] or "date" in kinds_of(first))
-            rules = _PHRASES["persons" if kinds <= _PERSON else "identities"]
-            nouns = self.joined(self.noun_from(start)) if is_defined else ()
-            noun = max(nouns, key=lambda noun: _NONE < self.kinds(noun) <= rules[0][0], default=None)
-            is_known = kinds <= _PERSON or kinds <= _LISTS["not human"]
-            if noun is not None and is_known and kinds.isdisjoint(self.kinds(noun)):
-                is_relative = "kin" in self.kinds(noun) and first in ("a", "an")
-                yield _PHRASES["relatives"] if is_relative else rules, noun
+
+    def identities(self, index: int) -> Pairs:
+        """Yield the rules for what a thing or a person is, with the noun that names it: "the map is a widow"."""
+        subject = self.noun_before(index) if self.lower[index] in _LISTS["be"] else None
+        kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
+        start = index + 1
+        while self.lower[start : start + 1] and self.lower[start] in _LISTS["before a name"]:
+            start += 1
+        first, sort, of = (*self.lower[start : start + 3], "", "", "")[:3]
+        start += 3 * (sort in _LISTS["sorts"] and of == "of")
+        if not (kinds <= _PERSON or kinds <= _LISTS["not human"]) or not kinds:
+            return
+        rules = _PHRASES["persons" if kinds <= _PERSON else "identities"]
+        nouns = self.joined(self.noun_from(start)) if first in _LISTS["defines"] or "date" in kinds_of(first) else ()
+        noun = max(nouns, key=lambda noun: _NONE < self.kinds(noun) <= rules[0][0], default=None)
+        if noun is not None and kinds.isdisjoint(self.kinds(noun)):
+            is_relative = "kin" in self.kinds(noun) and first in ("a", "an")
+            yield _PHRASES["relatives"] if is_relative else rules, noun
 
     def misowned(self, index: int) -> int | None:
-        """Find what a thing cannot own or have: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
-        word, owner = self.lower[index], self.kinds(index)
+        """Find what a thing cannot own or have: "its lawyer", "the spoon has two uncles"."""
+        word = self.lower[index]
         is_its = word == "its" and not self.has_animal
-        if (
-            word in _LISTS["have"] or word == "their" or (word == "its" and self.has_animal)
-        ):  # "the lobby has two lawyers"
-            first = self.noun_before(index) if word in _LISTS["have"] else self.first_subject(index)
-            kinds = _NONE if first is None else self.kinds(first)
+        if word in _LISTS["have"] or word == "their" or (word == "its" and self.has_animal):
+            owner = self.noun_before(index) if word in _LISTS["have"] else self.first_subject(index)
+            kinds = _NONE if owner is None else self.kinds(owner)
             is_its = _NONE < kinds <= _LISTS["no owners"] and not any("animal" in known for known in self.known)
-        if is_its or (word.endswith(("'s", "s'")) and owner and owner <= _LISTS["no owners"]):
-            noun = self.noun_from(index + 1)
-            head = "" if noun is None else stem(self.lower[noun])
-            is_wrong = head in _RELATIVES or (head in _POSSESSIONS and head not in self.own)
-            is_body = noun is not None and "date" in owner and self.kinds(noun) <= {"body"}
-            return noun if is_wrong or is_body else None
-        if self.after(index) == "of" and (stem(word) in _RELATIVES or owner == {"body"}):
-            noun = self.noun_from(index + 2)
-            things = _LISTS["no owners"] if stem(word) in _RELATIVES else {"date"}
-            return noun if noun is not None and _NONE < self.kinds(noun) <= things else None
-        return None
+        noun = self.noun_from(index + 1) if is_its else None
+        head = "" if noun is None else stem(self.lower[noun])
+        return noun if head in _RELATIVES or (head in _POSSESSIONS and head not in self.own) else None
 
     def mismeasured(self, index: int, base: str) -> int | None:
         """Find a wrong unit or what a unit cannot measure: "four liters more married", "three cakes younger"."""
@@ -397,7 +381,7 @@ class _Piece:
         index = first
         while index < len(lower) and (lower[index] in DETERMINERS | {"own", "few", "many"} or is_number(lower[index])):
             index += 1
-        if index > first or lower[index : index + 1] and lower[index] in _ADJECTIVES:
+        if index > first or (lower[index : index + 1] and lower[index] in _ADJECTIVES):
             while index < len(lower) and not kinds_of(lower[index]) and lower[index] not in _FUNCTION:
                 if lower[index] not in _ADJECTIVES and not lower[index].endswith(_ADJECTIVE_ENDINGS):
                     break

@@ -215,10 +215,8 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
         if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _LISTS["with of"]):
             return bool(after)
         if word in _ORDERS and before not in ("and", "or"):
-            return (
-                is_number(after)
-                or bool(after)
-                and (after not in _NO_OBJECT or (after == "on" and word in _LISTS["with on"]))
+            return is_number(after) or (
+                bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _LISTS["with on"]))
             )
         return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
     if before in _LISTS["several"] or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
