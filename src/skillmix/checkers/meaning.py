@@ -193,10 +193,10 @@ class _Piece:
                 *self.identities(index),
             ):
                 yield from self.clash(rules, index, noun)
-            verb = f"{base} {self.after(index)}"
-            rules = _RULES["subjects"].get(verb) or _RULES["subjects"].get(base)
-            if rules:
-                yield from self.clash(rules, index, self.subject_of(index, base), is_subject=True)
+            acts = _RULES["subjects"]
+            verbs = acts.get(f"{base} {self.after(index)}") or acts.get(base)  # "gave birth"
+            if verbs:
+                yield from self.clash(verbs, index, self.subject_of(index, base), is_subject=True)
             for other in (self.misowned(index), self.mismeasured(index, base)):
                 if other is not None:
                     yield Clash(2, word, self.lower[other])
