@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tools.condition_catalogs import write_catalogs
+from tools.conditions import write_catalogs
 
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main

@@ -1,12 +1,15 @@
-"""Write the catalogs that `experiments/pretraining-conditions.yaml` needs.
+"""Write what the experiments `pretraining-conditions` and `pretraining-requests` need.
 
-Usage: `python -m tools.condition_catalogs PARTITION FOLDER`.
+Usage: `python -m tools.conditions PARTITION FOLDER [--data FILE]`.
 
 `FOLDER/nonce` replaces the names of a partition's new figures with nonce words, and `FOLDER/few-frames` leaves the
-teacher only one frame of each kind. Everything else is as in the catalog `figures`.
+teacher only one frame of each kind. Everything else is as in the catalog `figures`. `FOLDER/padded.jsonl` contains the
+conversations of `--data`, the train.jsonl of m123. In each request for one skill, it adds none, one or two items "any
+skill", so that new figures occur in requests of every length.
 """
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +18,7 @@ import yaml
 
 from skillmix.catalog.files import load_catalog
 from skillmix.files import SHIPPED
+from skillmix.hashing import digest, ranked
 
 NONCE: Final = ("dax", "blick", "wug", "toma", "fep", "zorp", "gazzer", "kiki", "tupa")
 """Nonce words for figures, some of which are from studies of word learning."""
@@ -39,6 +43,21 @@ def write_catalogs(partition: str, folder: Path) -> None:
     _write(folder / "few-frames" / "grammar.yaml", grammar)
 
 
+def write_padded(data: Path, file: Path) -> None:
+    """Write conversations whose requests for one skill have one to three items."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with data.open(encoding="utf-8") as lines, file.open("w", encoding="utf-8") as written:
+        for line in lines:
+            row = json.loads(line)
+            start, items = row["messages"][0]["content"].removesuffix(".").split(": ", 1)
+            parts = items.split("; ")
+            if len(parts) == 2:  # a topic and one skill
+                more = digest("padded", line)[0] % 3
+                parts = [part for _, part in ranked([*enumerate(parts + ["any skill"] * more)], "padded", line)]
+                row["messages"][0]["content"] = f"{start}: {'; '.join(parts)}."
+            written.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
 def _read(file: Path) -> Any:
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
@@ -48,12 +67,15 @@ def _write(file: Path, document: Any) -> None:
 
 
 def main() -> None:
-    """Write the catalogs for the arguments of the command line."""
+    """Write the catalogs and the data for the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("partition", help="the partition whose new figures get nonce names, such as nested:201")
-    parser.add_argument("folder", type=Path, help="where to write the catalogs")
+    parser.add_argument("folder", type=Path, help="where to write the catalogs and the data")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="the train.jsonl of m123's data set")
     options = parser.parse_args()
     write_catalogs(options.partition, options.folder)
+    if options.data:
+        write_padded(options.data, options.folder / "padded.jsonl")
 
 
 if __name__ == "__main__":
