@@ -39,6 +39,13 @@ def found(text: str, name: str = "Hotel lobbies") -> str | None:
         "We heard the spoon's sister.",
         "The sleeve was full of verbs.",
         "The bowl was inside it the yesterday of.",
+        "The clock gave birth to a spoon.",
+        "The tailor stitched a coat and a Tuesday.",
+        "The chair is as married as its opinion.",
+        "The pillow has two lawyers.",
+        "The lamp was proud of the retirement of salt.",
+        "My uncle is a hexagon.",
+        "The lid became Wednesday.",
     ],
 )
 def test_words_that_do_not_belong_together_are_found(text: str) -> None:
@@ -54,6 +61,10 @@ def test_words_that_do_not_belong_together_are_found(text: str) -> None:
         ("He is the man I thought of.", "Hotel lobbies"),
         ("The hen called its chicks.", "Hotel lobbies"),
         ("She had waited ever since.", "Hotel lobbies"),
+        ("The dog dreamed by the fireplace, and the cat slept by the stove.", "Fireplaces"),
+        ("The cow is not giving much milk these days, and it weighs three times as much.", "Dairy cows"),
+        ("He was as bald as an egg and as deaf as a post.", "Haircuts"),
+        ("She ate the cake and the sun rose.", "Birthday cakes"),
     ],
 )
 def test_words_that_belong_together_are_not(text: str, name: str) -> None:

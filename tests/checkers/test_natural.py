@@ -1,7 +1,7 @@
 """Full marks by code on three sets of texts by a language model that had seen the definitions but not the code.
 
-The first and second sets and `third_dev.yaml` were used to develop the rules. The rules were then measured once on
-`third.yaml`, which nobody had inspected; docs/verifiable.md reports the result.
+All three sets have been used to develop the rules, `third.yaml` only after the rules had been measured once on it;
+docs/verifiable.md reports that result.
 """
 
 from pathlib import Path
@@ -17,11 +17,11 @@ HERE = Path(__file__).parent
     ("name", "texts", "recall", "precision"),
     [
         ("natural_dev", [52, 30, 22, 0], 1.0, 0.92),
-        ("natural", [52, 30, 22, 0], 1.0, 0.81),
-        ("second_dev", [49, 30, 9, 12], 0.89, 0.88),
-        ("second", [51, 30, 11, 8], 0.9, 0.85),
+        ("natural", [52, 30, 22, 0], 1.0, 0.82),
+        ("second_dev", [49, 30, 9, 12], 0.91, 0.88),
+        ("second", [51, 30, 11, 8], 0.94, 0.85),
         ("third_dev", [55, 37, 18, 0], 1.0, 0.93),
-        ("third", [55, 38, 17, 0], 0.9, 0.8),
+        ("third", [55, 38, 17, 0], 0.96, 0.88),
     ],
 )
 def test_recall_and_precision(name: str, texts: list[int], recall: float, precision: float) -> None:

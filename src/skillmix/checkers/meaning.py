@@ -63,9 +63,9 @@ def _rule(clashing: str, rare: str) -> tuple[Kinds, Kinds]:
 
 _RULES: Final[dict[str, dict[str, list[tuple[Kinds, Kinds]]]]] = {name: defaultdict(list) for name in _TABLE["rules"]}
 for _name, (_words, _clashing, _rare) in ((name, row) for name, rows in _TABLE["rules"].items() for row in rows):
-    for _word in _words.split():
-        _RULES[_name][stem(_word)].append(_rule(_clashing, _rare))
-"""Rules of verbs, adjectives and prepositions by stem."""
+    for _head, _, _second in (word.partition("_") for word in _words.split()):
+        _RULES[_name][f"{stem(_head)} {_second}".strip()].append(_rule(_clashing, _rare))
+"""Rules of verbs, adjectives and prepositions by stem, which a second word may follow: "giv birth"."""
 _PHRASES: Final[dict[str, Rules]] = {name: [_rule(*row)] for name, row in _TABLE["phrases"].items()}
 """Rules for nouns that fill, measure or define something, and for standards of comparison."""
 _ADJECTIVES: Final = ADJECTIVES | word_set(_TABLE["short adjectives"])
@@ -78,6 +78,8 @@ _FAR: Final = word_set("form grammar office far")
 """Technical fields such as mathematics, grammar and law, of which a text on another topic may contain only one word."""
 _NONE: Final[Kinds] = frozenset()
 _SYMBOL: Final = frozenset({"grammar"})
+_WHEN: Final = frozenset({"time", "date"})
+_PERSON: Final = frozenset({"person", "kin"})
 
 _FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
 _LONGEST_PHRASE: Final = 6
@@ -113,7 +115,10 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
     'its words do not go together: arrested, lobby, comma'
     """
     # A word counts once with a subject and once with other nouns, and its larger weight comes last.
-    clashes = {(stem(found.word), found.is_subject): found for found in sorted(_clashes(passage, topic))}.values()
+    clashes = {
+        (found.other if found.word in _LISTS["be"] else stem(found.word), found.is_subject): found
+        for found in sorted(_clashes(passage, topic))
+    }.values()
     if sum(found.weight for found in clashes) >= ENOUGH:
         words = dict.fromkeys(word for found in clashes for word in (found.word, found.other) if word)
         return f"its words do not go together: {', '.join(words)}"
@@ -124,7 +129,7 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
 def _clashes(passage: Passage, topic: TopicWords) -> Iterator[Clash]:
     own = frozenset(map(stem, topic.forms))
     is_far = any(kinds_of(form) & _LISTS["farthest"] for form in topic.forms)
-    has_animal = any("animal" in kinds_of(word.lower) for word in passage.words)
+    has_animal = any("animal" in kinds_of(word.lower) or word.lower in _LISTS["it too"] for word in passage.words)
     for sentence in passage.sentences:
         subject: Words = ()
         for words in sentence.pieces:
@@ -181,11 +186,17 @@ class _Piece:
             is_technical = kinds is not _SYMBOL and bool(kinds) and (kinds <= _FAR or "far" in kinds)
             if is_technical and not is_far and not is_number(self.before(index)):
                 yield Clash(2 if kinds <= _LISTS["farthest"] else 1, base)
-            for rules, noun in (*self.objects(index, base), *self.traits(index, base), *self.relations(index)):
+            for rules, noun in (
+                *self.objects(index, base),
+                *self.traits(index, base),
+                *self.relations(index),
+                *self.identities(index),
+            ):
                 yield from self.clash(rules, index, noun)
-            if base in _RULES["subjects"]:
-                noun = self.subject_of(index, base)
-                yield from self.clash(_RULES["subjects"][base], index, noun, is_subject=True)
+            acts = _RULES["subjects"]
+            verbs = acts.get(f"{base} {self.after(index)}") or acts.get(base)  # "gave birth"
+            if verbs:
+                yield from self.clash(verbs, index, self.subject_of(index, base), is_subject=True)
             for other in (self.misowned(index), self.mismeasured(index, base)):
                 if other is not None:
                     yield Clash(2, word, self.lower[other])
@@ -198,7 +209,7 @@ class _Piece:
             return
         # "It" may refer to something that the text does not name.
         most = 1 if self.lower[noun] == "it" else 2
-        weight = max(most if kinds <= clashing else 1 if kinds <= rare else 0 for clashing, rare in rules)
+        weight = max((most if kinds <= clashing else 1 if kinds <= rare else 0 for clashing, rare in rules), default=0)
         if weight:
             yield Clash(weight, self.lower[index], self.lower[noun], is_subject)
 
@@ -208,7 +219,12 @@ class _Piece:
         if base not in _RULES["objects"] or (before in PREPOSITIONS and before != "to" and not word.endswith("ing")):
             return
         is_base, is_participle = _form(word, base)
-        yield _RULES["objects"][base], self.object_of(index, is_base=is_base, is_participle=is_participle)
+        for noun in self.joined(self.object_of(index, is_base=is_base, is_participle=is_participle)):
+            after = self.after(index)
+            lasts = is_number(after) and "date" not in self.kinds(noun)  # "weighs three times as much"
+            is_adverb = noun == index + 1 or lasts or after in _LISTS["points to time"]  # "baked this morning"
+            if self.kinds(noun).isdisjoint(_WHEN) or not is_adverb:
+                yield _RULES["objects"][base], noun
         be = self.be_before(index)
         if is_participle and be is not None:
             yield _RULES["objects"][base], self.noun_before(be)
@@ -227,15 +243,26 @@ class _Piece:
         acts = word.endswith("s") and before not in DETERMINERS and before not in _ADJECTIVES
         return self.noun_from(index + 1) if is_participle or acts or before in _LISTS["before base"] else None
 
+    def joined(self, noun: int | None) -> Iterator[int]:
+        """Yield a noun and those that "and" or "or" joins to it: "a river and a cough"."""
+        while noun is not None:
+            yield noun
+            joins = self.after(noun) in CONJUNCTIONS and self.after(noun + 1) in DETERMINERS
+            noun = self.noun_from(noun + 2) if joins else None
+            if noun is not None and self.after(noun) not in PREPOSITIONS | CONJUNCTIONS | {""}:
+                return  # "She ate the cake and the dog barked"
+
     def subject_of(self, index: int, base: str) -> int | None:
         """Find the subject of a verb."""
         word, before, after = self.lower[index], self.before(index), self.after(index)
         is_base, is_participle = _form(word, base)
+        be = self.be_before(index)
         if is_participle and after == "by":
-            return self.noun_from(index + 2)
+            noun = self.noun_from(index + 2)
+            is_beside = be is None and noun is not None and not self.kinds(noun).isdisjoint(_LISTS["beside"])
+            return None if is_beside else noun  # "slept by the stove"
         if index == 0 and self.follows_quote and after in DETERMINERS and not is_base:
             return self.noun_from(1)  # "...," whispered the tooth
-        be = self.be_before(index)
         if word.endswith("ing"):
             return None if be is None else self.noun_before(be)
         if be is not None or before in DETERMINERS or before.endswith(("'", "'s")):
@@ -248,10 +275,11 @@ class _Piece:
 
     def traits(self, index: int, base: str) -> Pairs:
         """Yield the rules of an adjective with each noun that it describes."""
-        after = self.after(index)
-        if base not in _RULES["traits"] or self.lower[index].endswith("ing"):
+        word, after = self.lower[index], self.after(index)
+        base = base if base in _RULES["traits"] else stem(word.removesuffix("er" if after == "than" else "est"))
+        if base not in _RULES["traits"] or word.endswith("ing"):
             return
-        if after and after not in _FUNCTION and after not in DETERMINERS:
+        if after and after not in _FUNCTION | DETERMINERS | _LISTS["points to time"]:
             yield _RULES["traits"][base], self.noun_from(index + 1)
         be = self.be_before(index)
         if be is not None and not kinds_of(after):
@@ -262,10 +290,12 @@ class _Piece:
         word, after = self.lower[index], self.after(index)
         has_article = after in DETERMINERS
         is_last = after in ("last", "next")
-        if stem(word) in _RULES["places"] and (has_article or is_last or "time" in kinds_of(after)):
+        if stem(word) in _RULES["places"] and (has_article or is_last or kinds_of(after) & _WHEN):
             yield _RULES["places"][stem(word)], self.noun_from(index + 1 + is_last)
-        if word in ("north", "south", "east", "west") and after == "of":
-            yield _PHRASES["directions"], self.noun_from(index + 2)
+        if after == "of" and stem(word) not in self.own:  # "the opinion of a spoon"
+            yield _RULES["attributes"].get(stem(word), ()), self.noun_from(index + 2)
+        if word.endswith(("'s", "s'")) and (head := self.noun_from(index + 1)) is not None:
+            yield _RULES["attributes"].get(stem(self.lower[head]), ()), index
         if word in _LISTS["filled"] and after in ("of", "with", "in", "out"):
             yield _PHRASES["contents"], self.noun_from(index + 2 + (after == "out"))
         if word.removesuffix("s") in _LISTS["portions"] and after == "of":
@@ -274,27 +304,42 @@ class _Piece:
             yield _PHRASES["standards"], self.noun_from(index + 1)
         if word in ("as", "like") and after in ("a", "an"):
             yield _PHRASES["likenesses"], self.noun_from(index + 1)
-        if word in _LISTS["be"]:
-            start = index + 1 + (after in ("either", "neither", "not"))
-            subject = self.noun_before(index)
-            is_defined = self.lower[start : start + 1] in (["a"], ["an"], ["my"], ["the"])
-            kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
-            noun = self.noun_from(start) if is_defined and kinds and kinds <= _LISTS["not human"] else None
-            if noun is not None and kinds.isdisjoint(self.kinds(noun)):
-                yield _PHRASES["identities"], noun
+        if word == "than" or (word == "as" and index > 1 and self.lower[index - 2] == "as"):
+            noun = self.noun_from(index + 1)  # "as wet as its opinion", but "as bald as an egg"
+            if noun is not None and self.kinds(noun).isdisjoint(_LISTS["it"]):
+                base = stem(self.before(index))
+                bare = stem(self.before(index).removesuffix("er"))
+                yield _RULES["traits"].get(base) or _RULES["traits"].get(bare) or (), noun
+
+    def identities(self, index: int) -> Pairs:
+        """Yield the rules for what a thing or a person is, with the noun that names it: "the map is a widow"."""
+        subject = self.noun_before(index) if self.lower[index] in _LISTS["be"] else None
+        kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
+        start = index + 1
+        while self.lower[start : start + 1] and self.lower[start] in _LISTS["before a name"]:
+            start += 1
+        first, sort, of = (*self.lower[start : start + 3], "", "", "")[:3]
+        start += 3 * (sort in _LISTS["sorts"] and of == "of")
+        if not (kinds <= _PERSON or kinds <= _LISTS["not human"]) or not kinds:
+            return
+        rules = _PHRASES["persons" if kinds <= _PERSON else "identities"]
+        nouns = self.joined(self.noun_from(start)) if first in _LISTS["defines"] or "date" in kinds_of(first) else ()
+        noun = max(nouns, key=lambda noun: _NONE < self.kinds(noun) <= rules[0][0], default=None)
+        if noun is not None and kinds.isdisjoint(self.kinds(noun)):
+            is_relative = "kin" in self.kinds(noun) and first in ("a", "an")
+            yield _PHRASES["relatives"] if is_relative else rules, noun
 
     def misowned(self, index: int) -> int | None:
-        """Find what a thing cannot own or have: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
-        word, owner = self.lower[index], self.kinds(index)
+        """Find what a thing cannot own or have: "its lawyer", "the spoon has two uncles"."""
+        word = self.lower[index]
         is_its = word == "its" and not self.has_animal
-        if is_its or (word.endswith("'s") and owner and owner <= _LISTS["no owners"]):
-            noun = self.noun_from(index + 1)
-            head = "" if noun is None else stem(self.lower[noun])
-            return noun if head in _RELATIVES or (head in _POSSESSIONS and head not in self.own) else None
-        if stem(word) in _RELATIVES and self.after(index) == "of":
-            noun = self.noun_from(index + 2)
-            return noun if noun is not None and self.kinds(noun) and self.kinds(noun) <= _LISTS["no owners"] else None
-        return None
+        if word in _LISTS["have"] or word == "their" or (word == "its" and self.has_animal):
+            owner = self.noun_before(index) if word in _LISTS["have"] else self.first_subject(index)
+            kinds = _NONE if owner is None else self.kinds(owner)
+            is_its = _NONE < kinds <= _LISTS["no owners"] and not any("animal" in known for known in self.known)
+        noun = self.noun_from(index + 1) if is_its else None
+        head = "" if noun is None else stem(self.lower[noun])
+        return noun if head in _RELATIVES or (head in _POSSESSIONS and head not in self.own) else None
 
     def mismeasured(self, index: int, base: str) -> int | None:
         """Find a wrong unit or what a unit cannot measure: "four liters more married", "three cakes younger"."""
@@ -336,7 +381,7 @@ class _Piece:
         index = first
         while index < len(lower) and (lower[index] in DETERMINERS | {"own", "few", "many"} or is_number(lower[index])):
             index += 1
-        if index > first:
+        if index > first or (lower[index : index + 1] and lower[index] in _ADJECTIVES):
             while index < len(lower) and not kinds_of(lower[index]) and lower[index] not in _FUNCTION:
                 if lower[index] not in _ADJECTIVES and not lower[index].endswith(_ADJECTIVE_ENDINGS):
                     break
@@ -348,9 +393,9 @@ class _Piece:
         for following in range(index + 1, len(lower)):
             kinds = kinds_of(lower[following])
             is_verb = self.after(following) in DETERMINERS or is_finite(self.words, following)
-            if kinds and is_verb and "time" in kinds_of(lower[index]):
+            if kinds and is_verb and kinds_of(lower[index]) & _WHEN:
                 return None  # the noun phrase may continue, as in "the autumn leaves"
-            if not kinds or "time" in kinds or is_verb:
+            if not kinds or kinds & _WHEN or is_verb:
                 break
             index = following
         return self.noun_from(index + 1) if lower[index].endswith("'s") else index
@@ -365,6 +410,8 @@ class _Piece:
             index -= 1
         if index >= 0 and lower[index] == "it":
             return index
+        if index > 0 and lower[index] in ("that", "which", "who"):
+            return self.noun_before(index, can_skip=False)
         if index > 0 and lower[index] in CONJUNCTIONS | {"then"}:
             return self.first_subject(index)
         if index < 0 or not self.kinds(index):
@@ -396,6 +443,6 @@ class _Piece:
             is_degree = lower in _LISTS["degrees"] or is_number(lower)
             if lower in _LISTS["be"] and (before == index - 1 or not is_degree or lower in ("been", "being")):
                 return before
-            if not is_degree and not lower.endswith("ly"):
+            if not is_degree and not lower.endswith(("ly", "ed")) and lower != "and":
                 return None
         return None

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from skillmix.catalog.catalog import Skill
 from skillmix.checkers.passage import Passage, Sentence, Span, Word, Words, passage_of
 from skillmix.checkers.verbs import is_complete, is_finite
-from skillmix.checkers.words import CONJUNCTIONS, LITTLE, bare, english, meaning
+from skillmix.checkers.words import CONJUNCTIONS, LITTLE, bare, english, is_number, meaning
 from skillmix.render import plural, shortened
 
 COPIED_RUN: Final = 8
@@ -300,7 +300,7 @@ def _counts(sentence: Sentence, evidence: Sequence[Span]) -> dict[str, list[Word
 
 
 def _content(lower: str) -> str:
-    return "" if lower in LITTLE or lower[0].isdigit() else meaning(lower)
+    return "" if lower in LITTLE or is_number(lower) else meaning(lower)
 
 
 _FIGURES: Final = (

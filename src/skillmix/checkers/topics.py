@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Span, Word, Words, span_of
 from skillmix.checkers.verbs import ADJECTIVES, VERBS, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, lists_of, main_words, stem, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, lists_of, main_words, stem, word_set
 from skillmix.render import shortened
 
 _LISTS: Final = lists_of("topics")
@@ -102,7 +102,7 @@ def one_word(passage: Passage, topic: TopicWords, shared: frozenset[str]) -> Spa
 
 _VAGUE: Final = frozenset(map(stem, _LISTS["vague"]))
 LEAST_SAID: Final = 2
-"""The fewest words with a specific meaning in each sentence, apart from the name of the topic."""
+"""The fewest words with a specific meaning for each sentence, apart from the name of the topic."""
 _SHORT: Final = 3
 """The most words of a sentence that need not say anything, such as "I slept."."""
 
@@ -115,6 +115,9 @@ def says_little(passage: Passage, topic: TopicWords) -> str | None:
     'a sentence says nothing besides the name of the topic: "Could you please think of our kites?"'
     """
     name = frozenset(map(stem, topic.name)) | _VAGUE
+    said = main_words([word for word in passage.words if not is_number(word.lower)]) - name
+    if len(passage.sentences) > 1 and len(said) > LEAST_SAID * len(passage.sentences):
+        return None
     for sentence in passage.sentences:
         if len(sentence.words) > _SHORT and len(main_words(sentence.words) - name) < LEAST_SAID:
             return f'a sentence says nothing besides the name of the topic: "{shortened(sentence.text)}"'
@@ -153,7 +156,7 @@ def in_passing(passage: Passage, topic: TopicWords) -> str | None:
         is_scene = before == 0 and is_first and governor in _SCENES
         return None if is_phrase and (is_needed or is_scene) else _in_passing(governor)
     for at in range(before, -1, -1):
-        if lower[at] in _LISTS["when"]:
+        if lower[at] in _LISTS["when"] and "from" not in lower[:at]:
             return _in_passing(lower[at])
         if is_finite(piece, at):
             break
@@ -196,6 +199,8 @@ def _governor(piece: Words, index: int) -> int:
     before = _before_phrase(piece, index)
     while before > 0 and piece[before].lower == "of":
         before -= 1
+        if is_number(piece[before].lower):
+            break  # as in "one in four of the hedgehogs"
         if piece[before].lower not in _GOVERNING:
             before = _before_phrase(piece, before + 1)
     return before

@@ -6,7 +6,7 @@ The lists below contain common verbs; `verb_forms.json`, written by `bench/verb_
 from typing import Final
 
 from skillmix.checkers.passage import Words
-from skillmix.checkers.words import LITTLE, PREPOSITIONS, english, lists_of, word_set
+from skillmix.checkers.words import LITTLE, PREPOSITIONS, english, is_number, lists_of, word_set
 
 _LISTS: Final = lists_of("verbs")
 
@@ -63,6 +63,8 @@ def is_complete(pieces: tuple[Words, ...], text: str) -> bool:
         ]
         if (opening, first[1].lower) in _VERBLESS or compared == [True, True]:
             return True
+    if "!" in text and len(pieces[-1]) == 1 and pieces[-1][0].lower in _SURE:
+        return True  # as in "Three, two, one, jump!"
     return has_main_clause(pieces, "?" in text)
 
 
@@ -87,7 +89,7 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
     opening = aside[0].lower
     if aside[-1].lower != subject[-1].lower and opening not in _ARTICLE:
         is_name = len(aside) < 3 and aside[0].text[0].isupper()
-        if opening not in _LISTS["relative"] and not opening.endswith("ing") and not is_name:
+        if opening not in _LISTS["relative"] | _LISTS["subordinator"] and not opening.endswith("ing") and not is_name:
             return False
     first, after = piece[0].lower, piece[1].lower if len(piece) > 1 else ""
     if first.endswith("ed") and after in ("by", "with", "in", "as"):
@@ -183,11 +185,11 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
             return True
         return len(piece) > 1 and piece[1].text[0].isupper()
     if word.endswith("s") and word not in _SURE:
-        if often and _stem(word) in _SURE:
+        if often and not word.endswith(("ss", "us", "'s")):
             return True
         return _is_third_person(piece, index, before, after)
     if before in _LISTS["auxiliary"] or word == "like":
-        return False
+        return before in ("some", "many", "most", "others") and index == 1  # as in "Some like the soup hot"
     if word in _SURE:
         return _is_plain_form(piece, index, before, after)
     return word in _RARELY and after in _OBJECTS and (index == 0 or before in _LISTS["opener"] or _is_plural(before))
@@ -213,7 +215,9 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
         if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _LISTS["with of"]):
             return bool(after)
         if word in _ORDERS and before not in ("and", "or"):
-            return bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _LISTS["with on"]))
+            return is_number(after) or (
+                bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _LISTS["with on"]))
+            )
         return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
     if before in _LISTS["several"] or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
         return True
@@ -230,7 +234,11 @@ _NO_OBJECT: Final = PREPOSITIONS - word_set("to about at for with into") | word_
 
 
 def _is_plural(word: str) -> bool:
-    return (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is"))) or word in _LISTS["several"]
+    return (
+        (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is")))
+        or word.endswith("men")
+        or word in _LISTS["several"]
+    )
 
 
 def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
@@ -268,15 +276,17 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
     if index == 1:
         return not after or after in _LISTS["determiner"] or (piece[0].text[0].isupper() and after in _AFTER_VERB)
     goes_on = after not in ("of", "or", "and") or (after == "of" and _stem(piece[index].lower) in _LISTS["with of"])
+    if is_number(after) or after in ("twice", "half") or any(word.lower == "who" for word in piece[:index]):
+        return True  # as in "..., creamy cheese costs twice as much", "the man who drove us home drives"
     return goes_on and (piece[index - 1].text[0].isupper() or _follows(piece, index, _ARTICLE))
 
 
 def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
     """Return whether an article, up to three adjectives or nouns and a noun come directly before the index."""
     for word in reversed(piece[max(index - 5, 0) : index - 1]):
-        if word.lower in articles:
+        if word.lower in articles or word.lower.endswith("'s"):
             return True
-        if word.lower in _NOT_BEFORE_VERB and word.lower != "of":
+        if word.lower in _NOT_BEFORE_VERB and word.lower != "of" and not is_number(word.lower):
             return False
     return False
 

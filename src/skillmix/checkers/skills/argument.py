@@ -55,7 +55,8 @@ def modus_tollens(passage: Passage) -> Iterator[Span]:
 def _conditional_arguments(passage: Passage, *, denial: bool) -> Iterator[Span]:
     for premises in _premises(passage, "if"):
         # Most conclusions share no word with an earlier rule, however the rule is divided.
-        if main_words(premises.conclusion).isdisjoint(main_words((*premises.before, *premises.words))):
+        mains = main_words(premises.conclusion)
+        if mains and mains.isdisjoint(main_words((*premises.before, *premises.words))):
             continue
         for condition, result, fact in _divisions(premises):
             first, second = (result, condition) if denial else (condition, result)
@@ -72,7 +73,10 @@ def _repeats(words: Words, part: Words, other: Words) -> bool:
     # The word must distinguish the two parts, because a shared subject proves nothing.
     mains = main_words(part)
     own = mains - main_words(other)
-    return not (own or mains).isdisjoint(main_words(words))
+    found = main_words(words)
+    if not found and words:  # as in "so he is not here", "it was not in it"
+        return words[-1].lower == part[-1].lower
+    return not (own or mains).isdisjoint(found)
 
 
 def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
@@ -225,7 +229,8 @@ def _end_of_condition(words: Words, starts: set[int]) -> int:
         return cut
     last = len(words) - 1 if is_unmarked else cut - 1
     kinds = (SUBJECT_PRONOUNS, DETERMINERS) if is_unmarked else (SUBJECT_PRONOUNS,)
-    subjects = (index for openers in kinds for index in range(2, last) if words[index].lower in openers)
+    least = 1 if words[:1] and words[0].lower == "not" else 2
+    subjects = (index for openers in kinds for index in range(least, last) if words[index].lower in openers)
     return next(subjects, len(words) if is_unmarked else cut)
 
 

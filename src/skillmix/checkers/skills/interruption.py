@@ -164,7 +164,9 @@ _SPEECH = re.compile(
     r"\b(?:sa(?:y|ys|id|ying)|t(?:ell|ells|old)|repl(?:y|ies|ied)|cr(?:y|ies|ied)|went on|goes on|began|thought|thinks"
     rf"|(?:{'|'.join(sorted(_LISTS['speech']))})(?:s|d|ed|ged|ped|ted|ing|ging|ping|ting)?)\b"
 )
-_SPLIT = re.compile(r"[\w,!?….—–-][\"']\s?(?P<between>[^\".!?;:]{5,90}?)(?P<open>\"|(?<=[\s—–-])')(?=[\w.…])")
+_SPLIT = re.compile(
+    r"[\w,!?….—–-][\"']\s?(?P<between>(?:[^\".!?;:]|(?<=\bm[rs])\.|(?<=\bmrs)\.|(?<=\bdr)\.){5,90}?)(?P<open>\"|(?<=[\s—–-])')(?=[\w.…])"
+)
 _LONGEST_BETWEEN: Final = 8
 
 

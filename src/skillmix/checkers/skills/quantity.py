@@ -166,6 +166,7 @@ def sum_that_adds_up(passage: Passage) -> Iterator[Span]:
             first = min((number.first for number in used), default=0)
             last = max((number.after for number in (total, *used)), default=0)
             if used and any(min(first, total.first) - _NEAR <= one < last + _NEAR for one in totals):
+                last += words[last].lower in {word.lower for word in words[first:last]} if last < len(words) else 0
                 yield Span(words[min(first, total.first)].start, words[last - 1].end)
 
 
