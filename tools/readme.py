@@ -26,7 +26,10 @@ from tools.headline import headline_figure
 ROOT = Path(__file__).parents[1]
 WRITTEN = "<!-- written by `make readme` from {0} -->"
 START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end of headline -->"
-PENDING = "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` runs a small version in minutes."
+PENDING = (
+    "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` runs a small version in "
+    "minutes."
+)
 SCRATCH = Path("results/composition.json")
 """The study with models from scratch, whose scores the figure of the other study shows too."""
 
@@ -81,9 +84,9 @@ PRETRAINING = Study(
     figure=Path("docs/figures/headline.svg"),
     title="# Does a pre-trained model combine skills that it never saw combined?",
     summary=(
-        "SmolLM2-135M (quantized to 4 bits) and the same network with random weights learn {texts} short texts, which code "
-        "writes and grades. A skill is a figure with a word, such as “simile with an owl”; training shows new figures "
-        "alone, never combined. Requests of {student} name all {low} to {high} skills of a text, those of its control "
+        "SmolLM2-135M (quantized to 4 bits) and the same network with random weights learn {texts} short texts, which "
+        "code writes and grades. A skill is a figure with a word, such as “simile with an owl”; training shows new "
+        "figures alone, never combined. Requests of {student} name all {low} to {high} skills of a text, those of its control "
         "{control} one."
     ),
     introduction=(
@@ -171,9 +174,9 @@ def caption(study: Study) -> Iterator[str]:
     """State the finding of the paper that the figure tests."""
     if study is PRETRAINING:
         yield (
-            "The finding of the paper that this figure tests: fine-tuned on texts with 2 and 3 skills of some categories, a "
-            "pre-trained model also combines skills of categories that its fine-tuning never combined (the panel of new "
-            "figures), and it combines more skills at once than the texts that it learned from (k = 4 and 5)."
+            "The finding of the paper that this figure tests: fine-tuned on texts with 2 and 3 skills of some "
+            "categories, a pre-trained model also combines skills of categories that its fine-tuning never combined (the panel of "
+            "new figures), and it combines more skills at once than the texts that it learned from (k = 4 and 5)."
         )
 
 
@@ -183,8 +186,8 @@ ORDER = (
     "end the sequence. Scores are the shares of single texts with full marks."
 )
 DOSES = (
-    "In the table of scores, a dose is the number of composed training texts for all new figures together; each of these "
-    "texts combines a new figure with a trained skill."
+    "In the table of scores, a dose is the number of composed training texts for all new figures together; each of "
+    "these texts combines a new figure with a trained skill."
 )
 BY_PARTITION = "The differences by partition:"
 
@@ -374,7 +377,7 @@ def dose_curves(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, li
 
 
 def dose_sentence(document: Mapping[str, Any]) -> str:
-    """State the scores on new figures after training on composed texts that show them, and the dose for half of them."""
+    """State the scores on new figures after each dose of composed texts, and the dose for a score of one half."""
     sentences = []
     for base, curves in dose_curves(document):
         examples = ", ".join(str(dose["examples"]) for dose in curves["with"])

@@ -1,7 +1,7 @@
-"""Full marks by code on three sets of texts by a language model that had seen the definitions but not the code.
+"""Full marks by code on four sets of texts by language models that had seen the definitions but not the code.
 
-All three sets have been used to develop the rules, `third.yaml` only after the rules had been measured once on it;
-docs/verifiable.md reports that result.
+The first three sets have been used to develop the rules, `third.yaml` only after the rules had been measured once on
+it. The fourth set has not; docs/verifiable.md reports both results.
 """
 
 from pathlib import Path
@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
         ("second", [51, 30, 11, 8], 0.94, 0.85),
         ("third_dev", [55, 37, 18, 0], 1.0, 0.93),
         ("third", [55, 38, 17, 0], 0.96, 0.88),
+        ("fourth", [120, 80, 40, 0], 0.93, 0.73),
     ],
 )
 def test_recall_and_precision(name: str, texts: list[int], recall: float, precision: float) -> None:
