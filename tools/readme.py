@@ -84,9 +84,10 @@ PRETRAINING = Study(
     figure=Path("docs/figures/headline.svg"),
     title="# Does a pre-trained model combine skills that it never saw combined?",
     summary=(
-        "SmolLM2-135M (4-bit weights) and the same network with random weights learn {texts} short texts that code "
-        "writes and grades. A skill is a figure with a word, such as “simile with an owl”; training shows new figures "
-        "alone, never combined. Requests of {student} name all skills of a text, those of its control {control} one."
+        "SmolLM2-135M (4-bit weights) and the same network with random weights learn {texts} texts of {low} to {high} skills, "
+        "which code writes and grades. A skill is a figure with a word, such as “simile with an owl”; training shows new "
+        "figures alone, never combined. Requests of {student} name all skills of a text, those of its control {control} "
+        "one."
     ),
     introduction=(
         "SmolLM2-135M ({weights:.1f} million weights, quantized to 4 bits before training) and the same network with "
@@ -175,8 +176,8 @@ def caption(study: Study) -> Iterator[str]:
         yield (
             "The finding of the paper that this figure tests: fine-tuned on texts with 2 and 3 skills of some "
             "categories, a pre-trained model also combines skills of categories that its fine-tuning never combined "
-            "(the panel of new figures), and it combines more skills at once than the texts that it learned from (k = 4 "
-            "and 5)."
+            "(the panel of new figures), and it combines more skills at once than the texts that it learned from "
+            "(k = 4 and 5)."
         )
 
 
