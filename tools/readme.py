@@ -84,10 +84,10 @@ PRETRAINING = Study(
     figure=Path("docs/figures/headline.svg"),
     title="# Does a pre-trained model combine skills that it never saw combined?",
     summary=(
-        "SmolLM2-135M (4-bit weights) and the same network with random weights learn {texts} texts of {low} to {high} skills, "
-        "which code writes and grades. A skill is a figure with a word, such as “simile with an owl”; training shows new "
-        "figures alone, never combined. Requests of {student} name all skills of a text, those of its control {control} "
-        "one."
+        "SmolLM2-135M (4-bit weights) and the same network with random weights learn {texts} texts of {low} to "
+        "{high} skills, which code writes and grades. A skill is a figure with a word, such as “simile with an "
+        "owl”; training shows new figures alone, never combined. Requests of {student} name all skills of a text, "
+        "those of its control {control} one."
     ),
     introduction=(
         "SmolLM2-135M ({weights:.1f} million weights, quantized to 4 bits before training) and the same network with "
@@ -327,7 +327,7 @@ def _units(document: Mapping[str, Any]) -> str:
     trained = plural(len(run["partitions"]) * len(run["seeds"]), "training")
     if len(run["partitions"]) == 1:
         return "All numbers hold for one partition of the skills alone."
-    return f"Means over {plural(len(run['partitions']), 'partition')} of the skills, {trained} of each model."
+    return f"Means over {plural(len(run['partitions']), 'partition')} and {trained} of each model."
 
 
 def _texts(about: Mapping[str, Any]) -> int:
