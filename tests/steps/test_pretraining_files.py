@@ -1,11 +1,12 @@
 """The files of the pretraining study: a rehearsal of every step, with a tiny model in place of the bundled one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tools.conditions import write_catalogs
+from tools.conditions import write_catalogs, write_padded
 
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
@@ -38,9 +39,22 @@ def in_small(file: Path, model: Path) -> dict[str, Any]:
     return document
 
 
+def conversations(folder: Path) -> Path:
+    """The conversations of a data set, with one and two skills in a text."""
+    file = folder / "train.jsonl"
+    requests = ("topic: Music; address to a mouse", "counting by nine; topic: Mail; tag question to Peter")
+    rows = [
+        {"messages": [{"role": "user", "content": f"Write a short text: {r}."}, {"role": "assistant", "content": "Hm."}]}
+        for r in requests * 20
+    ]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return file
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_rehearsal_goes_through_every_step(file: Path, in_folder: Path, small_model: Path) -> None:
     document = in_small(file, small_model)
+    write_padded(conversations(in_folder), in_folder / "build/conditions/padded.jsonl")
     Path("small.yaml").write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
     assert main(["run", "small.yaml"]) == 0
@@ -61,3 +75,18 @@ def test_the_conditions_rename_new_figures_and_leave_one_frame_of_each_kind(tmp_
     assert len(new) == len(renamed) and not new & renamed
     assert len({nonce.figure_of[skill] for skill in renamed}) == len({plain.figure_of[skill] for skill in new})
     assert few.skills == plain.skills
+
+
+def test_padding_adds_items_to_requests_for_one_skill_only(tmp_path: Path) -> None:
+    file = conversations(tmp_path)
+
+    write_padded(file, tmp_path / "padded.jsonl")
+
+    before, after = (
+        [json.loads(line)["messages"][0]["content"] for line in f.read_text(encoding="utf-8").splitlines()]
+        for f in (file, tmp_path / "padded.jsonl")
+    )
+    items = [set(text.removeprefix("Write a short text: ").removesuffix(".").split("; ")) for text in after[::2]]
+    assert after[1::2] == before[1::2]
+    assert all(own - {"any skill"} == {"topic: Music", "address to a mouse"} for own in items)
+    assert any("any skill" in own for own in items)
