@@ -20,8 +20,6 @@ from skillmix.models.local import generator as generating  # noqa: E402
 from skillmix.models.local.attention import prepared  # noqa: E402
 from skillmix.models.local.generator import Generator  # noqa: E402
 from skillmix.models.local.gpu import gpu_decoder as decoding  # noqa: E402
-from skillmix.models.local.gpu import prompts  # noqa: E402
-from skillmix.models.local.gpu.prompts import BatchShape  # noqa: E402
 from skillmix.models.local.sampling import choose  # noqa: E402
 
 VOCABULARY = 97
@@ -151,9 +149,8 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 1))
-    shapes = BatchShape(0, 4), BatchShape(128, 4), BatchShape(256, 8)
-    real = prompts.packed_batches
-    monkeypatch.setattr(prompts, "packed_batches", lambda starts: real(starts, shapes))
+    real = decoding.packed_rows
+    monkeypatch.setattr(decoding, "packed_rows", lambda starts: real(starts, 256))
 
 
 def requests(count: int) -> list[Request]:

@@ -1,10 +1,13 @@
 """Generation on a GPU: rows read their prompts, then generate one token per step, each at its own position.
 
-Everything that the device does is a captured CUDA graph, and the processor works one round of steps ahead of it.
+Steps are captured CUDA graphs, and the processor works one round of steps ahead of the device. Prompts are read in flat
+rows of tokens, into which they are packed one after the other. A prompt that does not fit into the rest of a row
+continues in the next row.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +16,8 @@ from skillmix.errors import UserError
 from skillmix.models.local.attention import CacheShape
 from skillmix.models.local.gpu.fusing import fuse
 from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
-from skillmix.models.local.gpu.host_memory import Snapshots, Staging
 from skillmix.models.local.gpu.kernels import (
+    QUERIES,
     PackedStore,
     RowSettings,
     RowState,
@@ -24,8 +27,10 @@ from skillmix.models.local.gpu.kernels import (
     step_attention,
     store_packed,
 )
-from skillmix.models.local.gpu.prompts import PromptInputs, PromptReader
 from skillmix.models.local.sampling import Rows, Start
+
+_MOST_TOKENS: Final = 32768
+"""The largest number of tokens in a flat row."""
 
 
 class _StepKeys(NamedTuple):
@@ -89,6 +94,82 @@ class SlotCache:
         return 0
 
 
+class PackedRow(NamedTuple):
+    """A flat row of tokens."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    blocks: np.ndarray
+    """The table of query blocks."""
+    ending: np.ndarray
+    """The slots of the prompts that end in the row."""
+    last: np.ndarray
+    """The index of each of these prompts' last token."""
+
+
+def packed_rows(starts: Sequence[Start], most: int = _MOST_TOKENS) -> Iterator[PackedRow]:
+    """Lay out the unread tokens of prompts one after the other, in flat rows of at most `most` tokens."""
+    counts = np.array([len(s.tokens) - s.known for s in starts], dtype=np.int64)
+    ends = counts.cumsum()
+    total = int(counts.sum())
+    offsets = np.arange(total) - np.repeat(ends - counts, counts)
+    positions = offsets + np.repeat(np.array([s.known for s in starts], dtype=np.int64), counts)
+    slots = np.array([s.slot for s in starts], dtype=np.int64)
+    slot_of_token = np.repeat(slots, counts)
+    tokens = np.fromiter(chain.from_iterable(s.tokens[s.known :] for s in starts), dtype=np.int64, count=total)
+    for begin in range(0, total, most):
+        row = slice(begin, begin + most)
+        is_first = offsets[row] % QUERIES == 0
+        is_first[0] = True
+        firsts = np.flatnonzero(is_first)
+        sizes = np.diff(firsts, append=len(is_first))
+        blocks = np.stack((firsts, sizes, slot_of_token[row][firsts], positions[row][firsts]), axis=1)
+        ends_here = (begin < ends) & (ends <= begin + most)
+        last = ends[ends_here] - 1 - begin
+        yield PackedRow(tokens[row], positions[row], blocks.astype(np.int32), slots[ends_here], last)
+
+
+class Snapshots:
+    """The rows as they were after the last two rounds."""
+
+    def __init__(self, make_event: Callable[[], Any], state: Sequence[torch.Tensor]) -> None:
+        """Keep copies of some of the device's tensors, whose first dimension is the slot."""
+        self._state = list(state)
+        self._events = [make_event() for _ in range(2)]
+        self._copies = [
+            [torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda) for tensor in state]
+            for _ in range(2)
+        ]
+        self._rounds = 0
+        self._started = np.zeros(len(state[0]), dtype=np.int64)
+        """The round after which a snapshot first shows the row of a slot."""
+        self.newest_shown: list[np.ndarray] = []
+        """What `newest` returned last; the next `take` may overwrite it."""
+
+    def note_started(self, slots: Sequence[int]) -> None:
+        """Record that rows start in some slots before the next round."""
+        self._started[list(slots)] = self._rounds
+
+    def take(self) -> None:
+        """Copy the state once the device has completed the steps of a round."""
+        for copy, tensor in zip(self._copies[self._rounds % 2], self._state, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        self._events[self._rounds % 2].record()
+        self._rounds += 1
+
+    def newest(self) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return the newest state that is available without waiting, or else the state of the round before the last.
+
+        The second array states for each slot whether the state describes its current row.
+        """
+        index = self._rounds - 1
+        if index > 0 and not self._events[index % 2].query():
+            index -= 1
+        self._events[index % 2].synchronize()
+        self.newest_shown = [copy.numpy() for copy in self._copies[index % 2]]
+        return self.newest_shown, self._started <= index
+
+
 class GpuDecoder:
     """The slots of one model, and the steps that fill them."""
 
@@ -99,29 +180,45 @@ class GpuDecoder:
         self.cache = SlotCache(shape, slots=slots, length=length)
         self._model = model
         device = shape.device
-        # An extra row receives the output of unused rows in a batch of prompts.
-        self.rows = Rows(slots + 1, longest=longest, ends=ends, device=device)
-        self._all_rows = torch.arange(slots + 1, device=device)
+        self.rows = Rows(slots, longest=longest, ends=ends, device=device)
+        self._all_rows = torch.arange(slots, device=device)
         self._graphs: dict[tuple[int, bool], Any] = {}
         fuse(model)
         self._pool = GraphPool()
-        self._staging = Staging(device)
         self._snapshots = Snapshots(torch.cuda.Event, (self.rows.count, self.rows.is_active, self.rows.written))
-        self._reader = PromptReader(self._staging, spare=slots, longest=longest)
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Copy the beginnings of slots; each copy consists of a source, a target and a number of positions."""
         for group in independent_copies(copies):
-            table = self._staging.to_device(np.array(group))
-            self.cache.copy(table, longest=max(length for _, _, length in group))
+            self.cache.copy(self._sent(np.array(group)), longest=max(length for _, _, length in group))
 
     @torch.inference_mode()
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
         self._snapshots.note_started([s.slot for s in starts])
-        # The reader must not store a method of this decoder, because the cycle would keep the cache alive until a
-        # garbage collection.
-        self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read(*inputs)))
+        settings = [(s.slot, s.limit, len(s.tokens) - 1, s.tokens[-1]) for s in starts]
+        slots, limits, positions, tokens = self._sent(np.array(settings)).unbind(1)
+        sampling = [(s.temperature, 1.0 if s.top_p is None else s.top_p) for s in starts]
+        temperatures, top_p = self._sent(np.array(sampling, dtype=np.float32)).unbind(1)
+        numbers = np.zeros((len(starts), self.longest), dtype=np.float32)
+        for row, start in zip(numbers, starts, strict=True):
+            row[: start.limit] = start.numbers[: start.limit]
+        rows = self.rows
+        rows.numbers[slots] = self._sent(numbers)
+        rows.limit[slots], rows.position[slots], rows.token[slots] = limits, positions, tokens
+        rows.temperature[slots], rows.top_p[slots] = temperatures, top_p
+        # Avoid `tensor[slots] = 0`, which waits for the device.
+        rows.count.index_fill_(0, slots, 0)
+        rows.is_active.index_fill_(0, slots, True)
+        # If only the last token of a prompt is unread, the next step reads it.
+        unread = [s for s in starts if s.known < len(s.tokens) - 1]
+        with_top_p = any(s.top_p is not None for s in unread)
+        for packed in packed_rows(unread):
+            self.cache.packed_tokens(self._sent(packed.blocks))
+            hidden = self._forward(self._sent(packed.tokens)[None], self._sent(packed.positions)[None])
+            if len(packed.ending):
+                logits = self._logits(hidden[0, self._sent(packed.last)])
+                self._accept(self._sent(packed.ending), logits, with_top_p)
 
     @torch.inference_mode()
     def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
@@ -140,7 +237,6 @@ class GpuDecoder:
         This may be the state before the last `run`, so that the device never waits for the processor.
         """
         (count, is_active, _), is_shown = self._snapshots.newest()
-        self._staging.next_round()
         return np.where(is_shown, count, 1), is_active | ~is_shown
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
@@ -148,23 +244,12 @@ class GpuDecoder:
         rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
-    def _read(self, inputs: PromptInputs, with_top_p: bool) -> None:
-        """Set up the rows that a batch starts, read its tokens, and choose each row's first token."""
-        slots, rows = inputs.slots, self.rows
-        rows.numbers[slots] = inputs.numbers
-        rows.limit[slots] = inputs.limit
-        rows.temperature[slots] = inputs.temperature
-        rows.top_p[slots] = inputs.top_p
-        rows.position[slots] = inputs.last_position
-        rows.token[slots] = inputs.last_token
-        # Avoid `tensor[slots] = 0`, which waits for the device.
-        rows.count.index_fill_(0, slots, 0)
-        rows.is_active[slots] = inputs.is_read
-        if len(inputs.tokens):
-            self.cache.packed_tokens(inputs.blocks)
-            hidden = self._forward(inputs.tokens[None], inputs.positions[None])
-            self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
-        rows.is_active[slots] = rows.is_active[slots] | inputs.is_ready
+    def _sent(self, array: np.ndarray) -> torch.Tensor:
+        """Copy numbers to the device; from pinned memory, a copy need not wait for pending work."""
+        tensor = torch.from_numpy(array)
+        if self._all_rows.is_cuda:
+            tensor = tensor.pin_memory()
+        return tensor.to(self._all_rows.device, non_blocking=True)
 
     def _step(self, rows: int, with_top_p: bool) -> None:
         positions = self.rows.position[:rows]

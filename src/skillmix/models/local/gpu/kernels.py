@@ -2,8 +2,7 @@
 
 Prompts are read in one flat row of tokens, which is cut into query blocks. Each block consists of consecutive tokens of
 one slot. Its entry in a table contains the index of its first token in the row, the number of its tokens, its slot, and
-the position of its first token. An entry without tokens costs almost nothing, so the table has a fixed size and the
-kernels can be captured. Everything is computed in float32 and rounded where the transformers modules round.
+the position of its first token. Everything is computed in float32 and rounded where the transformers modules round.
 """
 
 from typing import Any, Final, NamedTuple
@@ -18,8 +17,6 @@ except ImportError:  # CPU builds of torch do not include triton
 
 QUERIES: Final = 64
 """The largest number of tokens in a query block."""
-FIELDS: Final = 4
-"""Numbers per table entry: index of the first token, number of tokens, slot, position of the first token."""
 _KEYS: Final = 64
 _GROUP: Final = 16
 """The smallest number of rows in a matrix product on the device; the queries of a key head fill some of these rows."""
@@ -73,11 +70,11 @@ def store_packed(key: torch.Tensor, value: torch.Tensor, store: PackedStore) -> 
 
 
 def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float) -> torch.Tensor:
-    """Attend from each token of a row to its slot, up to the token's own position; padding yields zeros."""
+    """Attend from each token of a row to its slot, up to the token's own position."""
     keys, values, blocks = store
     _, heads, tokens, size = query.shape
     query = query[0]
-    output = torch.zeros((tokens, heads, size), dtype=query.dtype, device=query.device)
+    output = torch.empty((tokens, heads, size), dtype=query.dtype, device=query.device)
     _attend[(len(blocks), heads)](
         query, keys, values, blocks, output, scaling * _LOG2_E,
         query.stride(0), query.stride(1), keys.stride(0), keys.stride(1), output.stride(0), output.stride(1),
@@ -220,8 +217,6 @@ if triton is not None:
         entry = blocks + tl.program_id(0) * 4
         head = tl.program_id(1)
         count = tl.load(entry + 1)
-        if count == 0:
-            return
         first_token = tl.load(entry).to(tl.int64)
         slot = tl.load(entry + 2).to(tl.int64)
         first = tl.load(entry + 3)
@@ -245,8 +240,6 @@ if triton is not None:
         entry = blocks + tl.program_id(0) * 4
         head = tl.program_id(1)
         count = tl.load(entry + 1)
-        if count == 0:
-            return
         first_token = tl.load(entry).to(tl.int64)
         slot = tl.load(entry + 2).to(tl.int64)
         first = tl.load(entry + 3)
