@@ -53,7 +53,6 @@ _PUT_CALL: Final = (
 """A later outcome replaces a temporary problem or a call in a batch, but never a reply."""
 _PUT_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _PUT_ATTEMPT: Final = "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) VALUES (?, ?, ?, ?, ?, ?)"
-_MOST_KNOWN_MESSAGES: Final = 50_000
 _AT_ONCE: Final = 500
 """The largest number of values in the `IN` list of a query."""
 
@@ -92,12 +91,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self._lock.release()
             raise
         self._sent: set[CallKey] = set()
-        self._begun: dict[str, set[tuple[str, int]]] = {}
-        """For each student, the conversations that had a row when a step began; later keys are in `_written`."""
-        self._written: set[int] = set()
-        """Hashes of the keys that this process has written, so that most calls of a new run need no query."""
-        self._known_messages: set[str] = set()
-        """Hashes of messages that are known to be stored; worked examples, for instance, are part of every request."""
 
     def __exit__(self, *problem: object) -> None:
         self.close()
@@ -144,7 +137,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 yield
                 self.connection.execute("COMMIT")
             except BaseException:
-                self._known_messages.clear()
                 if self.connection.in_transaction:  # if the disk is full, SQLite has already ended the transaction
                     self.connection.execute("ROLLBACK")
                 raise
@@ -209,9 +201,9 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def _put_calls(self, calls: Sequence[tuple[Request, Outcome]], *, origin: Origin = "call") -> None:
         """Write the rows of calls and their messages inside the caller's transaction."""
-        at, known = now(), self._known_messages
-        messages = {m.content_hash: m for request, _ in calls for m in request.messages if m.content_hash not in known}
+        messages = {m.content_hash: m for request, _ in calls for m in request.messages}
         contents = [(address, message.role, message.content) for address, message in messages.items()]
+        at = now()
         rows = [row_of_call(request, outcome, origin=origin, at=at) for request, outcome in calls]
         place = _NAMES.index("reply")
         for row, (_, outcome) in zip(rows, calls, strict=True):
@@ -219,10 +211,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 contents.append((str(row[place]), "assistant", outcome.text))
         self.connection.executemany(_PUT_MESSAGE, contents)
         self.connection.executemany(_PUT_CALL, rows)
-        self._written.update([hash(request.key) for request, _ in calls])
-        if len(known) > _MOST_KNOWN_MESSAGES:
-            known.clear()
-        known.update(messages)
 
     def put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
         """Record a request as part of a batch with its worst-case cost, replacing a problem or an earlier batch."""
@@ -232,7 +220,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.connection.execute(f"DELETE FROM call WHERE {where}", values)
         self.connection.executemany(_PUT_MESSAGE, [(m.content_hash, m.role, m.content) for m in request.messages])
         self.connection.execute(_PUT_CALL, row_of_submitted(request, worst, tag))
-        self._written.add(hash(request.key))
 
     @property
     def submissions(self) -> "Submissions":
@@ -245,11 +232,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         Calls in batches must not be repeated. `submissions` lists them. A different request under the same key is an
         error.
         """
-        key = request.key
-        begun = self._begun.get(key.student)
-        if begun is not None and (key.combination, key.generation) not in begun and hash(key) not in self._written:
-            return None
-        where, values = where_key(key)
+        where, values = where_key(request.key)
         with telling_what_broke(self.path):
             row = self.connection.execute(f"{_CALLS} WHERE {where}", values).fetchone()
         if row is None:
@@ -283,7 +266,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         )
         with telling_what_broke(self.path):
             rows = self.connection.execute(query, (student,)).fetchall()
-        self._begun[student] = {(combination, generation) for combination, generation, _ in rows}
         return {(combination, generation): count for combination, generation, count in rows if count}
 
     def spent(self) -> tuple[int, float]:
