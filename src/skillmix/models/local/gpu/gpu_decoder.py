@@ -19,9 +19,6 @@ from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.models.local.gpu.kernels import (
     QUERIES,
     PackedStore,
-    RowSettings,
-    RowState,
-    accept_tokens,
     copy_slots,
     packed_attention,
     step_attention,
@@ -218,7 +215,7 @@ class GpuDecoder:
             hidden = self._forward(self._sent(packed.tokens)[None], self._sent(packed.positions)[None])
             if len(packed.ending):
                 logits = self._logits(hidden[0, self._sent(packed.last)])
-                self._accept(self._sent(packed.ending), logits, with_top_p)
+                rows.accept(self._sent(packed.ending), logits, with_top_p)
 
     @torch.inference_mode()
     def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
@@ -255,7 +252,7 @@ class GpuDecoder:
         positions = self.rows.position[:rows]
         self.cache.one_token_each(positions, self.rows.is_active[:rows])
         hidden = self._forward(self.rows.token[:rows, None], positions[:, None])
-        self._accept(self._all_rows[:rows], self._logits(hidden[:, 0]), with_top_p)
+        self.rows.accept(self._all_rows[:rows], self._logits(hidden[:, 0]), with_top_p)
 
     def _forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         decoder = self._model.get_decoder()
@@ -271,14 +268,6 @@ class GpuDecoder:
             return torch.mm(hidden, head.weight.t(), out_dtype=torch.float32)
         logits: torch.Tensor = head(hidden)
         return logits
-
-    def _accept(self, slots: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
-        rows = self.rows
-        if with_top_p or rows.chances is not None:
-            rows.accept(slots, logits, with_top_p)
-            return
-        settings = RowSettings(rows.numbers, rows.temperature, rows.limit, rows.ends)
-        accept_tokens(slots, logits, RowState(*rows.changing), settings)
 
     def _captured(self, work: Callable[[], None]) -> Any:
         """Capture some work as a CUDA graph, which can be replayed with hardly any work for the processor."""
