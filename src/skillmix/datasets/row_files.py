@@ -17,14 +17,6 @@ from skillmix.prompts.prompt_set import PromptSet
 _ROWS_AT_ONCE: Final = 5_000
 
 
-def require_parquet(extra: str = "parquet") -> None:
-    """Raise an error if pyarrow is missing, before any file is written or any call is paid for."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise UserError("Data sets need pyarrow.", hint=f"pip install 'skillmix[{extra}]'") from None
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """The number of lines in a data set, and their hash."""

@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import LoraSettings, Precision
-from skillmix.files import replacing
+from skillmix.files import replacing, require_package
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.specs import parse_spec, provider_of, require_packages
@@ -19,10 +19,9 @@ from skillmix.training.job import MODEL, write_lineage
 
 def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:
     """Add an adapter, so that only the adapter is trained; its initial weights depend only on the seed."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise UserError("LoRA needs peft.", hint="pip install 'skillmix[train]'") from None
+    require_package("peft", "LoRA", extra="train")
+    from peft import LoraConfig, get_peft_model
+
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha,
