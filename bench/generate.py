@@ -347,7 +347,7 @@ def switch_off(mechanisms: Sequence[str]) -> None:
     from skillmix.models.local.gpu import gpu_decoder
 
     if "fused" in mechanisms:
-        gpu_decoder.fuse = lambda model: None  # type: ignore[attr-defined]
+        gpu_decoder.fuse = lambda model: None
     if "steps" in mechanisms:
         gpu_decoder.GpuDecoder._captured = lambda self, work: SimpleNamespace(replay=work)  # type: ignore[method-assign]
 

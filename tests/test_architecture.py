@@ -82,14 +82,14 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "tensorboard": ("tracking.py",),
     "wandb": ("tracking.py",),
     "mlflow": ("tracking.py",),
-    "zstandard": ("exchange/inspect_log.py",),
+    "zstandard": ("exchange/import_inspect.py",),
     "pyarrow": (
         "datasets/",
         "frequencies/documents.py",
         "training/",
         "exchange/export.py",
         "report/tables/formats.py",
-        "exchange/inspect_log.py",
+        "exchange/import_inspect.py",
     ),
 }
 OPENS_LATER = ("models/specs.py",)

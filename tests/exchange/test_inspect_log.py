@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.exchange.inspect_log import LogLimits, opened_log
+from skillmix.exchange.import_inspect import LogLimits, opened_log
 from tests.exchange.replay import LOGS
 
 

@@ -24,8 +24,7 @@ from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.errors import LOG
 from skillmix.models.local.attention import CacheShape, prepared
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.cpu.cpu_decoder import GRAIN, CpuCache, CpuDecoder, PromptPiece
-from skillmix.models.local.cpu.products import MOST_SLOTS
+from skillmix.models.local.cpu.cpu_decoder import GRAIN, MOST_SLOTS, CpuCache, CpuDecoder, PromptPiece
 from skillmix.models.local.gpu.gpu_decoder import GpuDecoder, SlotCache
 from skillmix.models.local.gpu.kernels import can_step
 from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, start_of
