@@ -65,7 +65,6 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "scores/statistics/",
         "scores/scoring.py",
         "scores/skills.py",
-        "datasets/copies.py",
         "datasets/corpus.py",
         "datasets/kept_texts.py",
         "models/local/",

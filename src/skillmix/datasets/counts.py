@@ -9,8 +9,7 @@ from statistics import median
 from typing import TypeVar
 
 from skillmix.catalog.combinations import is_reserved
-from skillmix.datasets.copies import example_shares
-from skillmix.datasets.corpus import Corpus, distinct_share, repeated_frames
+from skillmix.datasets.corpus import Corpus, distinct_share, example_shares, repeated_frames
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import NamedSkill

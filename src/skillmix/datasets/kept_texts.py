@@ -7,8 +7,16 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.copies import FOLLOWS, RUN, earlier_copies, example_shares
-from skillmix.datasets.corpus import Corpus, corpus_of, holds_run_of, joined
+from skillmix.datasets.corpus import (
+    FOLLOWS,
+    RUN,
+    Corpus,
+    corpus_of,
+    earlier_copies,
+    example_shares,
+    holds_run_of,
+    joined,
+)
 from skillmix.hashing import digest
 
 COPIED_WORDS: Final = 8

@@ -55,14 +55,11 @@ _HEADERS: Final = ("header.json", "_journal/start.json")
 """The header files of a finished log and of the log of an interrupted evaluation."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogLimits:
-    """Limits on the bytes read from a log and on the number of files in an archive."""
-
-    json_file: int = 256 << 20
-    entry: int = 64 << 20
-    archive: int = 8 << 30
-    entries: int = 2_000_000
+LONGEST_JSON: Final = 256 << 20
+LONGEST_ENTRY: Final = 64 << 20
+LONGEST_ARCHIVE: Final = 8 << 30
+"""The most bytes of a `.json` log, of a file in an archive, and of all files in an archive."""
+MOST_ENTRIES: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +87,14 @@ def mapping(value: object) -> dict[str, Any]:
 
 
 @contextmanager
-def opened_log(path: Path, limits: LogLimits = LogLimits()) -> Iterator[InspectLog]:  # LogLimits is frozen
+def opened_log(path: Path) -> Iterator[InspectLog]:
     """Open a log of either format; the samples can be read until the block ends."""
     if not path.is_file():
         raise UserError(f"There is no log {path}.", hint="Inspect writes its logs to the folder logs/.")
     no_samples = UserError(f"{path} contains no samples.", hint="Run the evaluation without --no-log-samples.")
     with path.open("rb") as stream:
         if stream.read(2) == b"PK":
-            archive = _Archive(path, stream, limits)
+            archive = _Archive(path, stream)
             # If two files have the same name, the last one counts.
             samples = sorted(n for n in archive.files if n.startswith("samples/") and n.endswith(".json"))
             header = next((name for name in _HEADERS if name in archive.files), None)
@@ -107,9 +104,9 @@ def opened_log(path: Path, limits: LogLimits = LogLimits()) -> Iterator[InspectL
                 raise UserError(f"{path} has no header.", hint=_DAMAGED)
             yield InspectLog(path, archive.document(header), map(archive.document, samples))
             return
-    if path.stat().st_size > limits.json_file:
+    if path.stat().st_size > LONGEST_JSON:
         raise UserError(
-            f"{path} has {path.stat().st_size} bytes, but a .json log may have at most {limits.json_file}.",
+            f"{path} has {path.stat().st_size} bytes, but a .json log may have at most {LONGEST_JSON}.",
             hint="Convert it: inspect log convert FILE --to eval --output-dir DIR",
         )
     document = _object(path.read_bytes(), str(path))
@@ -133,18 +130,17 @@ def _object(raw: bytes, source: str) -> dict[str, Any]:
 class _Archive:
     """An `.eval` file."""
 
-    def __init__(self, path: Path, stream: IO[bytes], limits: LogLimits) -> None:
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self._path = path
         self._stream = stream
-        self._limits = limits
         self._read = 0
         try:
             self._zip = zipfile.ZipFile(stream)
         except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError) as error:
             raise UserError(f"{path} is a damaged archive ({error}).", hint=_DAMAGED) from None
         self.files = self._zip.NameToInfo
-        if len(self.files) > limits.entries:
-            raise UserError(f"{path} contains more than {limits.entries} files.", hint=_DAMAGED)
+        if len(self.files) > MOST_ENTRIES:
+            raise UserError(f"{path} contains more than {MOST_ENTRIES} files.", hint=_DAMAGED)
 
     def document(self, name: str) -> dict[str, Any]:
         """Return one file as a JSON object."""
@@ -154,15 +150,15 @@ class _Archive:
         except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
             raise UserError(f"{source} cannot be read ({error}).", hint=_DAMAGED) from None
         self._read += len(raw)
-        if len(raw) > self._limits.entry:
-            raise UserError(f"{source} has more than {self._limits.entry} bytes.", hint=_DAMAGED)
-        if self._read > self._limits.archive:
-            raise UserError(f"{self._path} contains more than {self._limits.archive} bytes.", hint=_DAMAGED)
+        if len(raw) > LONGEST_ENTRY:
+            raise UserError(f"{source} has more than {LONGEST_ENTRY} bytes.", hint=_DAMAGED)
+        if self._read > LONGEST_ARCHIVE:
+            raise UserError(f"{self._path} contains more than {LONGEST_ARCHIVE} bytes.", hint=_DAMAGED)
         return _object(raw, source)
 
     def _content(self, info: zipfile.ZipInfo) -> bytes:
         """Return the data of one file, up to one byte more than allowed."""
-        most = self._limits.entry + 1
+        most = LONGEST_ENTRY + 1
         if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             with self._zip.open(info) as file:
                 return file.read(most)
@@ -174,7 +170,7 @@ class _Archive:
         if mark != b"PK\3\4":
             raise ValueError("its local header is damaged")
         self._stream.seek(name + extra, 1)
-        raw = _zstd_content(self._stream.read(min(info.compress_size, self._limits.entry)), most)
+        raw = _zstd_content(self._stream.read(min(info.compress_size, LONGEST_ENTRY)), most)
         if len(raw) < most and zlib.crc32(raw) != info.CRC:
             raise ValueError("its checksum differs")
         return raw

@@ -221,6 +221,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.connection.executemany(_PUT_MESSAGE, [(m.content_hash, m.role, m.content) for m in request.messages])
         self.connection.execute(_PUT_CALL, row_of_submitted(request, worst, tag))
 
+    def rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a query finds."""
+        with telling_what_broke(self.path):
+            return self.connection.execute(query, values).fetchall()
+
     @property
     def submissions(self) -> "Submissions":
         """Return the calls that are part of batches, together with the batches."""
@@ -233,10 +238,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         error.
         """
         where, values = where_key(request.key)
-        with telling_what_broke(self.path):
-            row = self.connection.execute(f"{_CALLS} WHERE {where}", values).fetchone()
-        if row is None:
+        rows = self.rows(f"{_CALLS} WHERE {where}", values)
+        if not rows:
             return None
+        (row,) = rows
         if row[_COLUMNS.index("request_hash")] != request.content_hash:
             start = _COLUMNS.index("model")
             raise changed_settings(request, row[start : start + 4])
@@ -249,9 +254,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         for stage, order in _KEY_ORDER.items():
             where = f"stage = '{stage}' AND student = ? AND combination = ? AND generation = ?"
             query = f"{_CALLS} WHERE {where} ORDER BY {order}"
-            with telling_what_broke(self.path):
-                rows = self.connection.execute(query, (student, combination, generation)).fetchall()
-            calls += [call_of_row(row) for row in rows]
+            calls += [call_of_row(row) for row in self.rows(query, (student, combination, generation))]
         return calls
 
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
@@ -264,8 +267,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             "AND (status = 'done' OR coalesce(problem_kind, '') = 'final')) "
             "FROM call WHERE student = ? GROUP BY combination, generation"
         )
-        with telling_what_broke(self.path):
-            rows = self.connection.execute(query, (student,)).fetchall()
+        rows = self.rows(query, (student,))
         return {(combination, generation): count for combination, generation, count in rows if count}
 
     def spent(self) -> tuple[int, float]:
@@ -273,11 +275,9 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
         An attempt without a reply counts with its worst-case cost.
         """
-        with telling_what_broke(self.path):
-            attempts, lost = self.connection.execute("SELECT count(*), total(cost_usd) FROM attempt").fetchone()
-            # The worst-case cost of a call in a batch is not spent yet. It is in `submissions`.
-            query = "SELECT total(cost_usd) FROM call WHERE status != 'submitted'"
-            cost = self.connection.execute(query).fetchone()[0]
+        ((attempts, lost),) = self.rows("SELECT count(*), total(cost_usd) FROM attempt")
+        # The worst-case cost of a call in a batch is not spent yet. It is in `submissions`.
+        ((cost,),) = self.rows("SELECT total(cost_usd) FROM call WHERE status != 'submitted'")
         return attempts, cost + lost
 
     def record_sent(self, request: Request, cost_usd: float) -> None:
@@ -537,8 +537,7 @@ class Submissions:
             "AND tag NOT IN (SELECT batch FROM call WHERE status = 'submitted') "
             "AND at > (SELECT coalesce(max(at), '') FROM batch WHERE model = ? AND state = 'read')"
         )
-        with telling_what_broke(self._journal.path):
-            return int(self._connection.execute(query, (model, model)).fetchone()[0])
+        return int(self._journal.rows(query, (model, model))[0][0])
 
     def batches(self) -> list[StoredBatch]:
         """Return the batches with calls that have no outcome yet, oldest first."""
@@ -546,14 +545,11 @@ class Submissions:
             f"SELECT {_BATCH_COLUMNS} FROM batch WHERE tag IN (SELECT batch FROM call WHERE status = 'submitted') "
             "ORDER BY at, tag"
         )
-        with telling_what_broke(self._journal.path):
-            return [StoredBatch(*row) for row in self._connection.execute(query)]
+        return [StoredBatch(*row) for row in self._journal.rows(query)]
 
     def calls(self, tag: str | None = None) -> list[SubmittedCall]:
         """Return the calls of one batch in the order of its lines, or the calls of all batches."""
         where, values = ("", ()) if tag is None else ("AND batch = ?", (tag,))
-        with telling_what_broke(self._journal.path):
-            rows = self._connection.execute(
-                f"SELECT {_SUBMITTED_COLUMNS} FROM call WHERE status = 'submitted' {where} ORDER BY id", values
-            ).fetchall()
+        query = f"SELECT {_SUBMITTED_COLUMNS} FROM call WHERE status = 'submitted' {where} ORDER BY id"
+        rows = self._journal.rows(query, values)
         return [SubmittedCall(key_of(key), tag, worst, own) for *key, tag, worst, own in rows]

@@ -8,7 +8,7 @@ shape of a micro-batch needs a separate graph, and micro-batches are padded to a
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -133,7 +133,6 @@ class Recordings:
         self._runs: Counter[Hashable] = Counter()
         self._inputs: dict[Shape, Inputs] = {}
         """Device memory for the inputs of recorded passes."""
-        self._pool: GraphPool | None = None
 
     def inputs(self, host: Inputs, *, longest: int) -> Inputs:
         """Copy the inputs of a pass to the device, into the memory that recorded passes of this shape read."""
@@ -184,12 +183,10 @@ class Recordings:
         finally:
             outer.wait_stream(stream)
 
-    @property
+    @cached_property
     def _graphs(self) -> GraphPool:
         """The memory pool that all graphs share, because they never run at the same time."""
-        if self._pool is None:
-            self._pool = GraphPool(torch.cuda.Stream(self.device))
-        return self._pool
+        return GraphPool(torch.cuda.Stream(self.device))
 
 
 ATTENTION: Final = "skillmix_packed"
