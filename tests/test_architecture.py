@@ -72,7 +72,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "training/",
     ),
     "scipy": ("scores/statistics/",),
-    "matplotlib": ("report/",),
+    "matplotlib": ("report/", "training/log.py"),
     "jinja2": ("report/",),
     "rich": ("runs/progress.py",),
     "peft": ("training/",),
