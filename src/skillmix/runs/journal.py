@@ -327,16 +327,12 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             for row in connection.execute(query, values):  # noqa: UP028
                 yield row
 
-    def calls(self, stage: Stage, *, student: str | None = None, with_drafts: bool = True) -> Iterator[Call]:
-        """Yield the calls of a stage in key order. With `student`, only calls about this student are read.
-
-        Without drafts, replies to the first of several turns are omitted.
-        """
+    def calls(self, stage: Stage, *, student: str | None = None) -> Iterator[Call]:
+        """Yield the calls of a stage in key order. With `student`, only calls about this student are read."""
         # With a literal stage and the key's order, SQLite can walk the index of that stage instead of sorting replies.
         query = (
             f"{_CALLS} WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
             f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
-            f"{'' if with_drafts else 'AND (turn <> 1 OR reply IS NULL)'}"
         )
         values = [] if student is None else [student]
         order = f"ORDER BY {_KEY_ORDER[stage]}"

@@ -389,16 +389,8 @@ class CpuDecoder:
 
     def start(self, starts: Sequence[Start]) -> None:
         """Add rows; the next steps read their prompts, one prompt after the other."""
-        for start in starts:
-            slot, rows = start.slot, self.rows
-            rows.numbers[slot, : start.limit] = torch.from_numpy(start.numbers[: start.limit])
-            rows.limit[slot] = start.limit
-            rows.temperature[slot] = start.temperature
-            rows.top_p[slot] = 1.0 if start.top_p is None else start.top_p
-            rows.position[slot] = len(start.tokens) - 1
-            rows.count[slot] = 0
-            rows.is_active[slot] = True
-            self._waiting.append(_Reading(start, start.known, self._sources.pop(slot, None)))
+        self.rows.begin(starts)
+        self._waiting += [_Reading(start, start.known, self._sources.pop(start.slot, None)) for start in starts]
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Let rows that start next copy their known tokens from other slots, even if those slots are not yet filled.

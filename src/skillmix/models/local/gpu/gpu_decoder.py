@@ -323,20 +323,7 @@ class GpuDecoder:
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
         self._snapshots.note_started([s.slot for s in starts])
-        settings = [(s.slot, s.limit, len(s.tokens) - 1, s.tokens[-1]) for s in starts]
-        slots, limits, positions, tokens = self._sent(np.array(settings)).unbind(1)
-        sampling = [(s.temperature, 1.0 if s.top_p is None else s.top_p) for s in starts]
-        temperatures, top_p = self._sent(np.array(sampling, dtype=np.float32)).unbind(1)
-        numbers = np.zeros((len(starts), self.longest), dtype=np.float32)
-        for row, start in zip(numbers, starts, strict=True):
-            row[: start.limit] = start.numbers[: start.limit]
-        rows = self.rows
-        rows.numbers[slots] = self._sent(numbers)
-        rows.limit[slots], rows.position[slots], rows.token[slots] = limits, positions, tokens
-        rows.temperature[slots], rows.top_p[slots] = temperatures, top_p
-        # Avoid `tensor[slots] = 0`, which waits for the device.
-        rows.count.index_fill_(0, slots, 0)
-        rows.is_active.index_fill_(0, slots, True)
+        self.rows.begin(starts, self._sent)
         # If only the last token of a prompt is unread, the next step reads it.
         unread = [s for s in starts if s.known < len(s.tokens) - 1]
         with_top_p = any(s.top_p is not None for s in unread)
@@ -346,7 +333,7 @@ class GpuDecoder:
             hidden = self._forward(self._sent(packed.tokens)[None], positions[None])
             if len(packed.ending):
                 logits = self._logits(hidden[0, self._sent(packed.last)])
-                rows.accept(self._sent(packed.ending), logits, with_top_p)
+                self.rows.accept(self._sent(packed.ending), logits, with_top_p)
 
     @torch.inference_mode()
     def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
