@@ -192,11 +192,7 @@ def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int
         copy_of[number] = first if first < number else -1
     if threshold is None:
         return copy_of
-    # Skip texts with too many n-grams that occur nowhere else, which most texts have.
-    runs, texts = corpus.runs(RUN)
-    alone = np.bincount(texts[_counts(runs) == 1], minlength=len(corpus))
-    may_overlap = alone <= (1 - threshold) * np.maximum(corpus.sizes - (RUN - 1), 0) + _ROUNDING
-    candidates = np.flatnonzero((copy_of < 0) & may_overlap)
+    candidates = np.flatnonzero(copy_of < 0)
     near = _near_copies(corpus.part(candidates), threshold)
     copy_of[candidates] = np.where(near < 0, -1, candidates[near])
     # Exact copies of a near-copy repeat the text that the near-copy repeats.

@@ -8,6 +8,7 @@ from typing import Literal
 
 from skillmix.datasets.build import (
     DATASET,
+    LeftOut,
     WrittenDataset,
     WrittenPreferences,
     kept_text,
@@ -15,7 +16,6 @@ from skillmix.datasets.build import (
     make_dataset,
     written_with,
 )
-from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
 from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
