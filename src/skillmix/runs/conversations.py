@@ -47,7 +47,6 @@ class Conversations:
         self._model_graders = [name for name in graders if experiment.graders[name].asked]
         self._combinations: dict[str, Combination] = {}
         self._worked_turns: dict[str, tuple[Message, ...]] = {}
-        self._system_turns: dict[str, Message] = {}
         self._models: dict[str, _Asked] = {}
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
@@ -144,13 +143,8 @@ class Conversations:
                 yield self._task(grade, messages, subject)
 
     def _system(self, settings: StudentSettings | GraderSettings) -> tuple[Message, ...]:
-        """Return the system turn of a model, if any.
-
-        All conversations share one object, so that the turn is hashed only once.
-        """
-        if settings.system is None:
-            return ()
-        return (self._system_turns.setdefault(settings.system, Message("system", settings.system)),)
+        """Return the system turn of a model, if any."""
+        return () if settings.system is None else (Message("system", settings.system),)
 
     def _student_prompts(self, student: str, combination: Combination) -> tuple[str, ...]:
         return self._prompts_of(student).student_prompts(self._catalog, combination)
