@@ -66,7 +66,6 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "scores/scoring.py",
         "scores/skills.py",
         "datasets/corpus.py",
-        "datasets/kept_texts.py",
         "models/local/",
         "report/",
         "training/",

@@ -15,10 +15,10 @@ from skillmix.datasets.corpus import (
     earlier_copies,
     example_shares,
     holds_run_of,
+    removals,
     repeated_frames,
     words_of,
 )
-from skillmix.datasets.kept_texts import removals
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), min_size=0, max_size=9).map(" ".join), max_size=25)
 

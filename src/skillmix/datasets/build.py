@@ -17,10 +17,9 @@ from typing import Any, Final, TypeVar
 
 from skillmix.calls import ONLY_TURN, Reply
 from skillmix.catalog.combinations import is_reserved
-from skillmix.datasets.corpus import Corpus, distinct_share, example_shares, repeated_frames
+from skillmix.datasets.corpus import Corpus, KeptText, distinct_share, example_shares, repeated_frames, span_of
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import DecidedConversation
-from skillmix.datasets.kept_texts import KeptText, span_of
 from skillmix.datasets.leakage import (
     EVALUATED,
     WRITE_FOR_TRAINING,

@@ -16,9 +16,9 @@ from skillmix.datasets.build import (
     make_dataset,
     written_with,
 )
+from skillmix.datasets.corpus import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
-from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, combinations_in, evaluated
 from skillmix.datasets.other_forms import preference_rows, require_new_rows_file, write_rows_file
 from skillmix.datasets.row_files import read_rows

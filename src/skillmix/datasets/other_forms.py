@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.datasets.corpus import KeptText, is_for_validation
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
-from skillmix.datasets.kept_texts import KeptText, is_for_validation
 from skillmix.datasets.row_files import read_rows
 from skillmix.errors import UserError
 from skillmix.files import require_package

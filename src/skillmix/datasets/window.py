@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.datasets.build import LeftOut, SamplingYield, kept_text, kind_of, written_with
+from skillmix.datasets.corpus import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
-from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
 from skillmix.experiment.plan import PlannedCell, place_of
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
