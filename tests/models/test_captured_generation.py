@@ -89,6 +89,12 @@ def step_attention(query: Any, new: Any, store: Any, *, scaling: float) -> Any:
     return torch.stack(rows)
 
 
+def store_packed(key: Any, value: Any, store: Any) -> None:
+    for first, count, slot, position in store.blocks.tolist():
+        for target, new in ((store.keys, key), (store.values, value)):
+            target[slot, :, position : position + count] = new[0, :, first : first + count]
+
+
 def packed_attention(query: Any, store: Any, *, scaling: float) -> Any:
     output = torch.full((query.shape[2], query.shape[1], query.shape[3]), torch.nan)
     for first, count, slot, position in store.blocks.tolist():
@@ -96,6 +102,14 @@ def packed_attention(query: Any, store: Any, *, scaling: float) -> Any:
         new = plain(query[0, :, first : first + count], *held, scaling)
         output[first : first + count] = new.transpose(0, 1)
     return output[None]
+
+
+def copy_slots(store: Any, copies: Any, *, longest: int) -> None:
+    sources, targets = set(copies[:, 0].tolist()), set(copies[:, 1].tolist())
+    assert not sources & targets
+    for source, target, length in copies.tolist():
+        assert length <= longest
+        store[:, target, :, :length] = store[:, source, :, :length]
 
 
 def capture(self: Any, work: Callable[[], None]) -> Graph:
@@ -110,7 +124,9 @@ def capture(self: Any, work: Callable[[], None]) -> Graph:
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, replacement in (
         ("step_attention", step_attention),
+        ("store_packed", store_packed),
         ("packed_attention", packed_attention),
+        ("copy_slots", copy_slots),
     ):
         monkeypatch.setattr(decoding, name, replacement)
     monkeypatch.setattr(decoding, "fuse", lambda _: None)
@@ -190,3 +206,9 @@ def test_a_longer_prompt_gets_longer_slots(like_a_gpu: None) -> None:
     ]
 
     assert len(texts(asked, slots=2, is_gpu=True)) == 6
+
+
+def test_copies_that_overwrite_a_source_come_later() -> None:
+    copies = [(0, 3, 5), (0, 4, 6), (1, 0, 7), (2, 5, 8), (5, 6, 1)]
+
+    assert decoding.independent_copies(copies) == [[(0, 3, 5), (0, 4, 6)], [(1, 0, 7), (2, 5, 8)], [(5, 6, 1)]]

@@ -10,7 +10,9 @@ pytest.importorskip("triton", reason="CPU builds of torch come without triton")
 from skillmix.models.local.gpu.kernels import (  # noqa: E402
     QUERIES,
     PackedStore,
+    copy_slots,
     packed_attention,
+    store_packed,
 )
 
 
@@ -45,19 +47,33 @@ def test_packed_segments_get_plain_attention(heads: int, key_heads: int, size: i
         torch.randn(1, tokens, count, size, generator=generator).to(kernel_device).transpose(1, 2)
         for count in (heads, key_heads, key_heads)
     )
-    first = 0
-    for slot, known, new in segments:
-        for store, given in ((keys, key), (values, value)):
-            store[slot, :, known : known + new] = given[0, :, first : first + new]
-        first += new
+    before = keys.clone()
+    store = PackedStore(keys, values, table(segments, device=kernel_device))
 
-    found = packed_attention(query, PackedStore(keys, values, table(segments, device=kernel_device)), scaling=0.2)
+    store_packed(key, value, store)
+    found = packed_attention(query, store, scaling=0.2)
 
     first = 0
     for slot, known, new in segments:
+        assert torch.equal(keys[slot, :, known : known + new], key[0, :, first : first + new])
+        assert torch.equal(keys[slot, :, :known], before[slot, :, :known])
+        assert torch.equal(keys[slot, :, known + new :], before[slot, :, known + new :])
         held = keys[slot, :, : known + new], values[slot, :, : known + new]
         wanted = plain(query[0, :, first : first + new], *held, known).transpose(0, 1)
         assert torch.allclose(
             found[0, first : first + new].double(), wanted, atol=5e-3 if kernel_device == "cuda" else 1e-5
         )
         first += new
+
+
+def test_beginnings_of_slots_are_copied_in_all_layers(kernel_device: str) -> None:
+    store = torch.randn(4, 6, 2, 150, 32, generator=torch.Generator().manual_seed(1)).to(kernel_device)
+    before = store.clone()
+    copies = torch.tensor([(0, 3, 130), (1, 4, 1), (0, 5, 64)], device=kernel_device)
+
+    copy_slots(store, copies, longest=130)
+
+    for source, target, length in copies.tolist():
+        assert torch.equal(store[:, target, :, :length], before[:, source, :, :length])
+        assert torch.equal(store[:, target, :, length:], before[:, target, :, length:])
+    assert torch.equal(store[:, :3], before[:, :3])

@@ -36,7 +36,6 @@ def test_every_unread_token_is_read_once_at_its_own_position(seed: int, most: in
             assert first == covered
             assert 1 <= count <= QUERIES
             covered += count
-            assert set(row.slots[first:covered].tolist()) == {slot}
             assert row.positions[first:covered].tolist() == list(range(position, position + count))
             read[slot] += zip(range(position, position + count), row.tokens[first:covered].tolist(), strict=True)
         assert covered == len(row.tokens)

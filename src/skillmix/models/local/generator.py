@@ -492,8 +492,7 @@ def can_write(model: Any) -> bool:
         cache: SlotCache | CpuCache
         if device == "cuda":
             cache = SlotCache(shape, slots=1, length=_TRIED_TOKENS)
-            blocks = torch.tensor([[0, _TRIED_TOKENS, 0, 0]], dtype=torch.int32, device=model.device)
-            cache.packed_tokens(blocks, torch.zeros_like(tokens[0]), tokens[0])
+            cache.packed_tokens(torch.tensor([[0, _TRIED_TOKENS, 0, 0]], dtype=torch.int32, device=model.device))
         else:
             cache = CpuCache(shape, slots=1, length=_TRIED_TOKENS)
             cache.lay_out([], [], [PromptPiece(0, 0, _TRIED_TOKENS)])

@@ -22,8 +22,10 @@ from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.models.local.gpu.kernels import (
     QUERIES,
     PackedStore,
+    copy_slots,
     packed_attention,
     step_attention,
+    store_packed,
 )
 from skillmix.models.local.sampling import Rows, Start
 
@@ -189,31 +191,29 @@ class SlotCache:
         self._whole = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self._keys, self._values = self._whole[: shape.layers], self._whole[shape.layers :]
         self._step: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._packed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self._blocks: torch.Tensor | None = None
 
     def one_token_each(self, positions: torch.Tensor, is_active: torch.Tensor) -> None:
         """Announce that the next update consists of one token for each of the first slots, at these positions."""
-        self._step, self._packed = (positions, is_active), None
+        self._step, self._blocks = (positions, is_active), None
 
-    def packed_tokens(self, blocks: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
-        """Announce that the next update contains a flat row of tokens, with its table and each token's place."""
-        self._step, self._packed = None, (blocks, slots, positions)
+    def packed_tokens(self, blocks: torch.Tensor) -> None:
+        """Announce that the next update contains a flat row of tokens, which a table assigns to slots."""
+        self._step, self._blocks = None, blocks
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store the new keys and values of a layer, and return what the layer attends to."""
         stored = self._keys[layer_idx], self._values[layer_idx]
         if self._step is not None:
             return (keys, values), _StepKeys(*stored, *self._step)
-        assert self._packed is not None
-        blocks, slots, positions = self._packed
-        for store, new in zip(stored, (keys, values), strict=True):
-            store[slots, :, positions] = new[0].transpose(0, 1)
-        return keys, _PackedKeys(*stored, blocks)
+        assert self._blocks is not None
+        store = _PackedKeys(*stored, self._blocks)
+        store_packed(keys, values, store)
+        return keys, store
 
-    def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Copy the beginnings of slots in order; each copy has a source, a target and a number of positions."""
-        for source, target, length in copies:
-            self._whole[:, target, :, :length] = self._whole[:, source, :, :length]
+    def copy(self, copies: torch.Tensor, *, longest: int) -> None:
+        """Copy the beginnings of slots; each row of `copies` contains a source, a target and a number of positions."""
+        copy_slots(self._whole, copies, longest=longest)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """Return 0, which only models that number positions themselves use; the decoder always passes positions."""
@@ -224,7 +224,6 @@ class PackedRow(NamedTuple):
     """A flat row of tokens."""
 
     tokens: np.ndarray
-    slots: np.ndarray
     positions: np.ndarray
     blocks: np.ndarray
     """The table of query blocks."""
@@ -253,8 +252,7 @@ def packed_rows(starts: Sequence[Start], most: int = _MOST_TOKENS) -> Iterator[P
         blocks = np.stack((firsts, sizes, slot_of_token[row][firsts], positions[row][firsts]), axis=1)
         ends_here = (begin < ends) & (ends <= begin + most)
         last = ends[ends_here] - 1 - begin
-        blocks = blocks.astype(np.int32)
-        yield PackedRow(tokens[row], slot_of_token[row], positions[row], blocks, slots[ends_here], last)
+        yield PackedRow(tokens[row], positions[row], blocks.astype(np.int32), slots[ends_here], last)
 
 
 class Snapshots:
@@ -316,8 +314,9 @@ class GpuDecoder:
         self._snapshots = Snapshots(torch.cuda.Event, (self.rows.count, self.rows.is_active, self.rows.written))
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Copy the beginnings of slots in order."""
-        self.cache.copy(copies)
+        """Copy the beginnings of slots; each copy consists of a source, a target and a number of positions."""
+        for group in independent_copies(copies):
+            self.cache.copy(self._sent(np.array(group)), longest=max(length for _, _, length in group))
 
     @torch.inference_mode()
     def start(self, starts: Sequence[Start]) -> None:
@@ -328,9 +327,8 @@ class GpuDecoder:
         unread = [s for s in starts if s.known < len(s.tokens) - 1]
         with_top_p = any(s.top_p is not None for s in unread)
         for packed in packed_rows(unread):
-            positions = self._sent(packed.positions)
-            self.cache.packed_tokens(self._sent(packed.blocks), self._sent(packed.slots), positions)
-            hidden = self._forward(self._sent(packed.tokens)[None], positions[None])
+            self.cache.packed_tokens(self._sent(packed.blocks))
+            hidden = self._forward(self._sent(packed.tokens)[None], self._sent(packed.positions)[None])
             if len(packed.ending):
                 logits = self._logits(hidden[0, self._sent(packed.last)])
                 self.rows.accept(self._sent(packed.ending), logits, with_top_p)
@@ -409,3 +407,18 @@ class GpuDecoder:
         for tensor, saved in zip(self.rows.changing, before, strict=True):
             tensor.copy_(saved)
         return graph
+
+
+def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    """Group copies in their order, so that no slot is both a source and a target within a group."""
+    groups: list[list[tuple[int, int, int]]] = []
+    sources: set[int] = set()
+    targets: set[int] = set()
+    for source, target, length in copies:
+        if not groups or target in sources or source in targets:
+            groups.append([])
+            sources, targets = set(), set()
+        groups[-1].append((source, target, length))
+        sources.add(source)
+        targets.add(target)
+    return groups

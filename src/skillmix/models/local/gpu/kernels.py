@@ -1,4 +1,4 @@
-"""Triton kernels for attention in steps and packed prompts, and for small operations.
+"""Triton kernels for attention in steps and packed prompts, copying slots, and small operations.
 
 Prompts are read in one flat row of tokens, which is cut into query blocks. Each block consists of consecutive tokens of
 one slot. Its entry in a table contains the index of its first token in the row, the number of its tokens, its slot, and
@@ -20,6 +20,7 @@ QUERIES: Final = 64
 _KEYS: Final = 64
 _GROUP: Final = 16
 """The smallest number of rows in a matrix product on the device; the queries of a key head fill some of these rows."""
+_COPIED: Final = 64
 _GATED: Final = 1024
 _LOG2_E: Final = 1.4426950408889634
 
@@ -55,6 +56,18 @@ class PackedStore(NamedTuple):
     blocks: torch.Tensor
 
 
+def store_packed(key: torch.Tensor, value: torch.Tensor, store: PackedStore) -> None:
+    """Store the keys and values of a row of tokens, each in its token's slot at the token's position."""
+    key, value = key[0], value[0]
+    keys, values, blocks = store
+    heads, _, size = key.shape
+    _store[(len(blocks), heads)](
+        key, value, keys, values, blocks,
+        key.stride(0), key.stride(1), value.stride(0), value.stride(1), keys.stride(0), keys.stride(1),
+        size=size, queries=QUERIES, num_warps=4,
+    )  # fmt: skip
+
+
 def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float) -> torch.Tensor:
     """Attend from each token of a row to its slot, up to the token's own position."""
     keys, values, blocks = store
@@ -67,6 +80,18 @@ def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float)
         groups=heads // keys.shape[1], size=size, queries=QUERIES, block=_KEYS, num_warps=4, num_stages=2,
     )  # fmt: skip
     return output[None]
+
+
+def copy_slots(store: torch.Tensor, copies: torch.Tensor, *, longest: int) -> None:
+    """Copy the first positions of some slots to others, in all layers.
+
+    `store` has the shape (part, slot, head, position, size). Each row of `copies` consists of a source, a target
+    and a number of positions. No slot may be both a source and a target.
+    """
+    parts, _, heads, _, size = store.shape
+    grid = (len(copies), -(-longest // _COPIED), parts * heads)
+    strides = store.stride()
+    _copy[grid](store, copies, strides[0], strides[1], strides[2], heads=heads, size=size, block=_COPIED, num_warps=4)
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -152,6 +177,29 @@ if triton is not None:
         tl.store(target, result.to(output.dtype.element_ty), mask=(member < groups)[:, None])
 
     @triton.jit
+    def _store(
+        key, value, keys, values, blocks,
+        key_head, key_token, value_head, value_token, store_slot, store_head,
+        size: tl.constexpr, queries: tl.constexpr,
+    ) -> None:  # fmt: skip
+        """Store the tokens of one query block for one key head."""
+        entry = blocks + tl.program_id(0) * 4
+        head = tl.program_id(1)
+        count = tl.load(entry + 1)
+        first_token = tl.load(entry).to(tl.int64)
+        slot = tl.load(entry + 2).to(tl.int64)
+        first = tl.load(entry + 3)
+        member = tl.arange(0, queries)
+        across = tl.arange(0, size)
+        is_token = (member < count)[:, None]
+        token = (first_token + member)[:, None]
+        target = slot * store_slot + head * store_head + (first + member)[:, None] * size + across[None, :]
+        k = tl.load(key + head * key_head + token * key_token + across[None, :], mask=is_token)
+        v = tl.load(value + head * value_head + token * value_token + across[None, :], mask=is_token)
+        tl.store(keys + target, k, mask=is_token)
+        tl.store(values + target, v, mask=is_token)
+
+    @triton.jit
     def _attend(
         query, keys, values, blocks, output, scaling,
         query_head, query_token, store_slot, store_head, output_token, output_head,
@@ -203,6 +251,24 @@ if triton is not None:
             best = higher
         target = output + token * output_token + head * output_head + across[None, :]
         tl.store(target, (sums / total[:, None]).to(output.dtype.element_ty), mask=is_token)
+
+    @triton.jit
+    def _copy(
+        store, copies, store_part, store_slot, store_head,
+        heads: tl.constexpr, size: tl.constexpr, block: tl.constexpr,
+    ) -> None:  # fmt: skip
+        """Copy some positions of one slot to another, for one part and one head."""
+        entry = copies + tl.program_id(0) * 3
+        length = tl.load(entry + 2)
+        at = tl.program_id(1) * block + tl.arange(0, block)
+        if tl.program_id(1) * block >= length:
+            return
+        part = (tl.program_id(2) // heads).to(tl.int64)
+        base = store + part * store_part + (tl.program_id(2) % heads) * store_head
+        where = at[:, None] * size + tl.arange(0, size)[None, :]
+        is_copied = (at < length)[:, None]
+        row = tl.load(base + tl.load(entry) * store_slot + where, mask=is_copied)
+        tl.store(base + tl.load(entry + 1) * store_slot + where, row, mask=is_copied)
 
     @triton.jit
     def _norm(rows, weight, output, epsilon, stride, size: tl.constexpr, block: tl.constexpr) -> None:
