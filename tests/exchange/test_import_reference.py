@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.exchange.import_texts import import_reference
+from skillmix.exchange.import_reference import import_reference
 from skillmix.scores.scoring import run_scores
 
 GRADED = "graded/by_gpt-4_on_text_1_{vote}_gpt/records.csv"

@@ -6,7 +6,8 @@ from typing import Final
 
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets.corpus import corpus_of, earlier_copies
+from skillmix.datasets.copies import earlier_copies
+from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.leakage import NameFinder
 from skillmix.grading.answers import count_sentences, extract_answer, names_skill
 from skillmix.grading.reader import read_grades

@@ -14,7 +14,8 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.models.servers import protocols as module
 from skillmix.models.servers.keys import servers_of
-from skillmix.models.servers.protocols import Listed, OpenAIModel, Replicas
+from skillmix.models.servers.protocols import OpenAIModel
+from skillmix.models.servers.replicas import Listed, Replicas
 from skillmix.models.specs import Access, ModelOptions, ModelSpec, parse_spec
 from skillmix.runs.scheduler import Retries
 from tests.hostile.kinds import KINDS

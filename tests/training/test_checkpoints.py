@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import PRECISIONS
 from skillmix.steps.run import train_steps
+from skillmix.training.loop import Checkpoints, Progress
 from skillmix.training.ranks import Ranks
-from skillmix.training.step.engine import Checkpoints, Engine, Progress
+from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import random_step, tiny_model, weights_of
 

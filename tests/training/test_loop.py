@@ -14,9 +14,11 @@ import torch
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.batches import TrainingOrder
-from skillmix.training.data.examples import Conversation, Encoder, Example, Turn
+from skillmix.training.data.chat_formats import Turn
+from skillmix.training.data.examples import Conversation, Encoder, Example
 from skillmix.training.job_run import with_adapter
-from skillmix.training.step.engine import Engine, TrainResult, operations_per_token, train
+from skillmix.training.loop import TrainResult, operations_per_token, train
+from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import Steps, example, random_step, tiny_model, weights_of
 from tests.training.tokenizers_at_hand import tokenizer

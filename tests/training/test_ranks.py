@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from skillmix.training.loop import train
 from skillmix.training.ranks import Ranks
-from skillmix.training.step.engine import train
 from tests.training.tiny import Steps, distance, tiny_model, weights_of
 from tests.training.two_ranks import CLIP, GIVEN, RECIPES, RESUMED, STEPS, VALIDATION, real_micro_batches, trace
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from skillmix.models.bundled import bundled_models
-from skillmix.training.data.examples import Conversation, Encoder, Turn
+from skillmix.training.data.chat_formats import Turn
+from skillmix.training.data.examples import Conversation, Encoder
 
 CONVERSATIONS = [
     Conversation(

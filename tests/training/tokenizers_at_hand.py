@@ -112,7 +112,7 @@ def _byte_level(ranks: dict[bytes, int], special: list[str], words: str, *, eos:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from skillmix.training.data.examples import BYTE_LETTERS
+    from skillmix.training.data.chat_formats import BYTE_LETTERS
 
     def spelled(token: bytes) -> str:
         return "".join(BYTE_LETTERS[byte] for byte in token)

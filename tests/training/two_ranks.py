@@ -19,9 +19,10 @@ from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.batches import split
 from skillmix.training.data.examples import Example
 from skillmix.training.job_run import with_adapter
+from skillmix.training.loop import train
 from skillmix.training.ranks import Ranks, joined_ranks
 from skillmix.training.step import packed_model as loss
-from skillmix.training.step.engine import Engine, train
+from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import Steps, example, random_step, tiny_model
 

@@ -83,7 +83,7 @@ def import_texts(options: argparse.Namespace) -> int:
 )
 def import_reference(options: argparse.Namespace) -> int:
     """Import records of the original SKILL-MIX code as a run."""
-    from skillmix.exchange.import_texts import import_reference
+    from skillmix.exchange.import_reference import import_reference
 
     imported = import_reference(options.folder, options.run)
     print(f"conversations: {imported.conversations}")

@@ -15,7 +15,8 @@ from skillmix.catalog.combinations import Combination
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
 from skillmix.checkers.passage import Checker, passage_of
 from skillmix.checkers.registry import checker_of
-from skillmix.datasets.corpus import Corpus, KeptText, Removal, removals
+from skillmix.datasets.copies import KeptText, Removal, removals
+from skillmix.datasets.corpus import Corpus
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode

@@ -8,7 +8,6 @@ from typing import Literal
 
 from skillmix.datasets.build import (
     DATASET,
-    LeftOut,
     WrittenDataset,
     WrittenPreferences,
     kept_text,
@@ -16,7 +15,8 @@ from skillmix.datasets.build import (
     make_dataset,
     written_with,
 )
-from skillmix.datasets.corpus import CopyFound, KeptText, TextsSoFar
+from skillmix.datasets.card import LeftOut
+from skillmix.datasets.copies import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
 from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, combinations_in, evaluated

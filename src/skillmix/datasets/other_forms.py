@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.corpus import KeptText, is_for_validation
+from skillmix.datasets.copies import KeptText, is_for_validation
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
 from skillmix.datasets.row_files import read_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.corpus import KeptText, is_for_validation, span_of
+from skillmix.datasets.copies import KeptText, is_for_validation, span_of
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.errors import UserError
 from skillmix.hashing import ranked

@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
-from skillmix.datasets.build import LeftOut, SamplingYield, kept_text, kind_of, written_with
-from skillmix.datasets.corpus import CopyFound, KeptText, TextsSoFar
+from skillmix.datasets.build import kept_text, kind_of, written_with
+from skillmix.datasets.card import LeftOut, SamplingYield
+from skillmix.datasets.copies import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
 from skillmix.experiment.plan import PlannedCell, place_of

@@ -15,7 +15,8 @@ from skillmix.calls import is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
-from skillmix.datasets.corpus import FOLLOWS, corpus_of, distinct_share, example_shares
+from skillmix.datasets.copies import FOLLOWS, example_shares
+from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.dataset_plan import prompt_examples
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings

@@ -42,8 +42,9 @@ from skillmix.training.job import (
     write_lineage,
 )
 from skillmix.training.log import draw_losses
+from skillmix.training.loop import train
 from skillmix.training.ranks import joined_ranks
-from skillmix.training.step.engine import choose_precision, train
+from skillmix.training.step.engine import choose_precision
 from skillmix.training.step.optimizer import TrainingRecipe
 from skillmix.training.step.packed_model import check_architecture
 

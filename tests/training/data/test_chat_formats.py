@@ -13,7 +13,8 @@ pytest.importorskip("tokenizers", reason="the extra `local` is not installed")
 
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import CHAT_TEMPLATES
-from skillmix.training.data.examples import Conversation, Encoder, Template, Turn
+from skillmix.training.data.chat_formats import Template, Turn
+from skillmix.training.data.examples import Conversation, Encoder
 from tests.training.tokenizers_at_hand import tokenizer
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.training.data.examples import Conversation, Turn, read_conversations
+from skillmix.training.data.chat_formats import Turn
+from skillmix.training.data.examples import Conversation, read_conversations
 
 GOOD = [{"role": "user", "content": "Ask"}, {"role": "assistant", "content": " Say\n"}]
 

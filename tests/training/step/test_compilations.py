@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from skillmix.training.loop import train
 from skillmix.training.step import optimizer as optimizer_module
 from skillmix.training.step import packed_model as loss_module
-from skillmix.training.step.engine import Engine, train
+from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
 from skillmix.training.step.packed_model import compile_layers, linear_cross_entropy
 from tests.training.tiny import VOCABULARY, Steps, random_step, tiny_model

@@ -9,12 +9,15 @@ Only modules of a known form are replaced, and only if the replacement computes 
 inputs. A model with other modules still works, but more slowly.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.functional import linear
 
 from skillmix.errors import UserError
 from skillmix.models.local.attention import CacheShape
@@ -24,21 +27,13 @@ from skillmix.models.local.gpu.kernels import (
     PackedStore,
     copy_slots,
     packed_attention,
+    rms_norm,
+    rotate,
+    silu_and_multiply,
     step_attention,
     store_packed,
 )
 from skillmix.models.local.sampling import Rows, Start
-
-import sys
-from collections.abc import Callable
-from typing import Any, Final
-
-import torch
-from torch import nn
-from torch.nn.functional import linear
-
-from skillmix.models.local.attention import CacheShape
-from skillmix.models.local.gpu.kernels import rms_norm, rotate, silu_and_multiply
 
 _MARK: Final = "is_fused_by_skillmix"
 _TOLERANCE: Final = 0.02
