@@ -8,6 +8,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -181,42 +182,20 @@ def fatal_in_probe(problem: CallProblem) -> CallProblem | None:
     return problem if problem.kind == "fatal" else None
 
 
-_DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LIMITED: Final = ("requests", "tokens", "input-tokens", "output-tokens")
-
-
 def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Return the wait in seconds that a server requests in one of the usual headers; None if it requests none.
+    """Return the wait in seconds that a server requests with `Retry-After`; None if it requests none.
 
-    >>> requested_wait({"retry-after": "20"}), requested_wait({"x-ratelimit-reset-requests": "1m2s"})
-    (20.0, 62.0)
+    >>> requested_wait({"Retry-After": "20"}), requested_wait({"retry-after-ms": "500"})
+    (20.0, 0.5)
     """
     fields = {name.lower(): value.strip() for name, value in headers.items()}
-    if "retry-after-ms" in fields:
-        values = [f"{fields['retry-after-ms']}ms"]
-    elif "retry-after" in fields:
-        values = [fields["retry-after"]]
-    else:  # the times at which the exhausted rate limits will be reset
-        pairs = [(f"x-ratelimit-reset-{unit}", f"x-ratelimit-remaining-{unit}") for unit in _LIMITED]
-        pairs += [(f"anthropic-ratelimit-{unit}-reset", f"anthropic-ratelimit-{unit}-remaining") for unit in _LIMITED]
-        values = [fields[reset] for reset, left in pairs if reset in fields and fields.get(left, "0") == "0"]
-    waits = [_seconds(value, now or datetime.now(UTC)) for value in values]
-    return max((wait for wait in waits if wait is not None), default=None)
-
-
-def _seconds(value: str, now: datetime) -> float | None:
-    """Convert a number, a duration such as 6m0s, or a date to seconds from now; None for anything else."""
-    parts = _DURATION.findall(value)
-    if parts and _DURATION.sub("", value) == "":
-        seconds = sum(float(count) * _UNITS[unit] for count, unit in parts)
-        return seconds if isfinite(seconds) else None
-    for read in (float, datetime.fromisoformat, parsedate_to_datetime):
-        try:
-            found = read(value)
-        except (ValueError, TypeError, OverflowError, IndexError):
-            continue
-        if isinstance(found, datetime):
-            found = ((found if found.tzinfo else found.replace(tzinfo=UTC)) - now).total_seconds()
-        return max(0.0, found) if isfinite(found) else None
-    return None
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(KeyError, ValueError):
+            seconds = float(fields[name]) * unit
+            return max(0.0, seconds) if isfinite(seconds) else None
+    try:
+        moment = parsedate_to_datetime(fields.get("retry-after", ""))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
