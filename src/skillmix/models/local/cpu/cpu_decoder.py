@@ -13,7 +13,7 @@ different index. `make_rows_independent` tests matrix products on the current pr
 in products of every size in `SIZES` with packed weights, each product has the smallest sufficient size. Otherwise each
 product is cut into pieces with a small, fixed number of rows. `fuse_layers` computes norms and MLPs in fewer passes
 over memory; each fused layer is used only if a trial on random rows gives the same results. A fused MLP also has the
-same bits in batches of every size, whereas with 5, 6 or 7 threads torch's SiLU rounds some numbers of a row differently.
+same bits in batches of every size, whereas with 5, 6 or 7 threads torch's SiLU rounds some numbers differently.
 """
 
 from collections import deque
