@@ -48,8 +48,6 @@ class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader if libyaml is
 SMALL: Final = 64 << 20
 LARGE: Final = 4 << 30
 """The maximum sizes in bytes of files written by users, and of lists of texts or combinations."""
-
-
 _MOST_NAMES: Final = 500
 """The maximum number of files in a folder to consider for a suggestion."""
 
@@ -63,10 +61,11 @@ def read_text(path: Path, *, most: int = SMALL) -> str:
             raise UserError(f"{path} is larger than {most >> 20:,} MiB.", hint="Check the path.")
         return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
+        kinds = {".yaml", ".yml"} if path.suffix.casefold() in (".yaml", ".yml") else {path.suffix.casefold()}
         beside: list[str] = []
         with suppress(OSError):
             others = (other for other in islice(path.parent.iterdir(), _MOST_NAMES) if other.is_file())
-            beside = sorted(other.name for other in others if other.suffix[:2] == path.suffix[:2])  # .yaml and .yml
+            beside = sorted(other.name for other in others if other.suffix.casefold() in kinds)
         hint = name_hint(path.name, beside, otherwise="Check the path.")
         raise UserError(f"There is no file {path}.", hint=hint) from None
     except UnicodeDecodeError as error:
@@ -100,6 +99,7 @@ def require_package(package: str, user: str, *, extra: str) -> None:
 
 LIST: Final = "file:"
 """The prefix of an exclude list's path among names of skills."""
+_LIST_KEYS: Final = ("catalog", "source", "threshold", "skills")
 _LIST_HINT: Final = "Write the file as `skills: [a, b]` or `[a, b]`, or let `skillmix frequency` write it."
 
 
@@ -118,10 +118,22 @@ def with_listed_skills(names: Iterable[str]) -> list[str]:
         if path.is_dir() or not path.name:
             raise UserError(f"{name!r} does not name a file.", hint=_LIST_HINT)
         listed = read_yaml(path)
-        skills = listed.get("skills", False) if isinstance(listed, dict) else listed
-        if not isinstance(skills, list | None) or not all(isinstance(skill, str) and skill for skill in skills or ()):
-            raise UserError(f"{path} is not a list of skills.", hint=_LIST_HINT)
-        found += [skill for skill in skills or () if skill not in found]
+        faults = []
+        if isinstance(listed, dict):
+            unknown = [key for key in listed if key not in _LIST_KEYS]
+            faults += [with_nearest(f"there is no key {key!r}", str(key), _LIST_KEYS) for key in unknown]
+            faults += [] if "skills" in listed else ["the key 'skills' is missing"]
+            listed = listed.get("skills")
+        if not isinstance(listed, list | None):
+            faults.append("skills is not a list")
+            listed = None
+        skills = listed or []
+        faults += [
+            f"{skill!r} is not the name of a skill" for skill in skills if not isinstance(skill, str) or not skill
+        ]
+        if faults:
+            raise faults_error(str(path), faults, hint=_LIST_HINT)
+        found += [skill for skill in skills if skill not in found]
     return found
 
 

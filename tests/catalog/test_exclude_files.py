@@ -23,10 +23,15 @@ def test_an_empty_list_leaves_nothing_out(tmp_path: Path) -> None:
     assert with_listed_skills([write(tmp_path / "a.yaml", "skills: []")]) == []
 
 
-@pytest.mark.parametrize("content", ["skils: [good]\n", "skills: [1, '', good]\n", "skills: good\n"])
-def test_a_file_without_a_list_of_skills_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(UserError, match="is not a list of skills"):
-        with_listed_skills([write(tmp_path / "a.yaml", content)])
+def test_every_fault_of_a_list_is_reported_at_once(tmp_path: Path) -> None:
+    name = write(tmp_path / "a.yaml", "skils: 1\nskills: [1, '', good]\n")
+
+    with pytest.raises(UserError) as error:
+        with_listed_skills([name])
+
+    assert "3 faults" in error.value.message
+    assert "there is no key 'skils'. Did you mean \"skills\"?" in error.value.message
+    assert "good" not in error.value.message
 
 
 def test_lists_of_an_experiment_and_of_its_steps_are_replaced_and_other_names_stay(tmp_path: Path) -> None:

@@ -180,6 +180,14 @@ def test_other_line_separators_stay_inside_a_text(in_folder: Path) -> None:
     assert import_texts(file, "mine", catalog="paper").conversations == 1
 
 
+def test_a_key_given_twice_is_refused(in_folder: Path) -> None:
+    file = in_folder / "t.jsonl"
+    file.write_text(json.dumps(line()).replace('"text"', '"text": "x", "text"'), encoding="utf-8")
+
+    with pytest.raises(UserError, match="given twice"):
+        import_texts(file, "mine", catalog="paper")
+
+
 def test_a_student_with_empty_texts_only_scores_zero_under_every_grader(in_folder: Path) -> None:
     lines = [line(gradings={"g": [ALL_ONES]}), line(student="mute", text="..."), line(student="mute", text="")]
 

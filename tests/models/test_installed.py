@@ -124,12 +124,9 @@ def test_a_call_that_takes_too_long_may_be_tried_again(install: Install) -> None
         (answering("raise TimeoutError('of its own')"), "TimeoutError: of its own"),
         (answering("return 'words'"), "the answer is a str, not a Reply or a CallProblem"),
         ("class MyModel:\n    def __init__(self, spec, options): raise OSError('no disk')", "OSError: no disk"),
-        (
-            "class MyModel:\n    def __init__(self, spec, options): pass",
-            "'MyModel' object has no attribute 'probe'",
-        ),
-        ("import nothing_like_that", "The entry point my_provider:MyModel failed: ModuleNotFoundError"),
-        ("MyModel = 3", "TypeError: 'int' object is not callable"),
+        ("class MyModel:\n    def __init__(self, spec, options): pass", "MyModel has no serve, probe, close"),
+        ("import nothing_like_that", "'mine' of the package 'my-provider' cannot be loaded: ModuleNotFoundError"),
+        ("MyModel = 3", "is not a class: 3"),
     ],
     ids=["raises", "raises a timeout", "returns words", "cannot be made", "lacks methods", "cannot import", "a number"],
 )
@@ -161,6 +158,22 @@ def test_a_model_that_loses_count_does_not_hang_the_run(install: Install, loop: 
 
     with pytest.raises(UserError, match=words):
         answers("mine:small")
+
+
+def test_a_fault_in_the_source_of_requests_is_not_blamed_on_the_provider(install: Install) -> None:
+    install(answering("return Reply('fine')"))
+
+    async def stream() -> AsyncIterator[Request]:
+        yield request(0)
+        raise RuntimeError("the journal is gone")
+
+    async def main() -> None:
+        model = open_model(parse_spec("mine:small"))
+        async for _ in model.serve(stream()):
+            pass
+
+    with pytest.raises(RuntimeError, match="the journal is gone"):
+        asyncio.run(main())
 
 
 def test_an_unknown_provider_is_told_the_installed_ones(install: Install) -> None:

@@ -81,6 +81,8 @@ def test_an_output_embedding_that_is_not_tied_must_be_there(tmp_path: Path) -> N
     ("key", "value", "said"),
     [
         ("num_hidden_layers", 3, "has no weights for model.layers.2"),
+        ("num_hidden_layers", 10**9, "has an invalid value: num_hidden_layers is 1000000000"),
+        ("vocab_size", 5_000_000, "describes at least"),
         ("hidden_size", "sixteen", "base"),
         ("model_type", "no-such-model", "base"),
         ("eos_token_id", {"a": 1}, "base"),

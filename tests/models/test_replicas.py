@@ -12,7 +12,7 @@ from aiohttp import web
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.models.servers import replicas as module
+from skillmix.models.servers import protocols as module
 from skillmix.models.servers.keys import servers_of
 from skillmix.models.servers.protocols import OpenAIModel
 from skillmix.models.servers.replicas import Listed, Replicas
@@ -104,6 +104,9 @@ def test_a_spec_lists_addresses_with_commas() -> None:
         ("http://a/v1,ftp://b/v1,http://c:0/v1", ["'ftp://b/v1' is not a valid address", "'http://c:0/v1' is not"]),
         ("http://a/v1,", ["'' is not a valid address"]),
         ("http://a/v1,,http://b/v1", ["'' is not a valid address"]),
+        ("http://a/v1,http://a/v1", ["'http://a/v1' is listed twice."]),
+        ("http://a/v1,http://A:80/v1/", ["'http://A:80/v1/' is listed twice, first as 'http://a/v1'"]),
+        ("https://a/v1,http://b/v1,https://a:443/v1", ["'https://a:443/v1' is listed twice"]),
         ("http://a/v1,http://user:hunter2@b/v1", ["user name or a password"]),
         ("http://user:hunter2,x@b/v1", ["user name or a password"]),
     ],

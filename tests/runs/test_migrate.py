@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.runs.run import open_run
 from tests.runs.databases import row_counts
@@ -90,16 +91,23 @@ def test_the_old_files_move_and_secrets_keep_their_mode(in_folder: Path) -> None
     assert [path.name for path in sorted(run.people.glob("*.sqlite"))] == ["ann.sqlite", "bo.sqlite", "cy.sqlite"]
 
 
-def test_a_run_that_cannot_be_written_is_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_be_written_is_read_from_a_temporary_copy(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The superuser may write everywhere, so the question whether the folder can be written is answered here."""
     unpack(NAME, in_folder)
     before = old_files()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
+    capsys.readouterr()
 
-    with pytest.raises(UserError, match="cannot be written"):
-        open_run(NAME)
+    assert main(["status", NAME, "--json"]) == 0
 
+    printed = capsys.readouterr()
+    assert list(differences(expected(NAME)["status"], json.loads(printed.out))) == []
+    assert "cannot be written; it is read from a temporary copy" in printed.err
     assert old_files() == before and not (OLD / "run.sqlite").exists()
+    with pytest.raises(UserError, match="cannot be written"), open_run(NAME).write():
+        pass
 
 
 def damaged(name: str) -> Callable[[], object]:

@@ -125,7 +125,7 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
 
 def _line(raw: str, catalog: Catalog) -> tuple[_Line, Combination]:
     try:
-        document = json.loads(raw)
+        document = json.loads(raw, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise UserError(f"not valid JSON ({error})") from None
     line = _Line.model_validate(document)
@@ -136,6 +136,15 @@ def _line(raw: str, catalog: Catalog) -> tuple[_Line, Combination]:
         raise UserError("; ".join(fault for error in errors for fault in error.faults))
     skills = [skill.name for skill in catalog.require_skills(line.skills)]
     return line, combination_of(skills, catalog.topic(line.topic))
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    document: dict[str, object] = {}
+    for key, value in pairs:
+        if key in document:
+            raise ValueError(f"the key {key!r} is given twice")
+        document[key] = value
+    return document
 
 
 def _conversation(line: _Line, combination: Combination, generation: int) -> tuple[list[tuple[Request, Reply]], Origin]:

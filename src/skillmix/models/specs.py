@@ -7,7 +7,7 @@ also needs a class in a separate file. Installed packages may add providers with
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -229,13 +229,14 @@ def short_spec(text: str) -> str:
 _PROVIDER_NAME: Final = re.compile("[a-z][a-z0-9_-]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")
 _PATH: Final = re.compile(r"[A-Za-z0-9/._~:%+-]*")
+_PORTS: Final = {"http": 80, "https": 443}
 _ADDRESS_HINT: Final = (
     "Write an address such as https://models.example/v1 or http://localhost:8000/v1; separate several with commas."
 )
 
 
 def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
-    """Return the addresses in a spec; a single error lists all that are invalid."""
+    """Return the addresses in a spec; a single error lists all that are repeated or invalid."""
     if "@" in text:
         # The text before the "@" may be a password that contains a comma, so the message does not repeat the text.
         raise UserError(
@@ -244,6 +245,14 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
         )
     addresses = [part.strip() for part in text.split(",")]
     faults = [fault for address in addresses if (fault := address_fault(address, provider))]
+    first: dict[object, str] = {}
+    for address in addresses if not faults else ():  # several addresses may lead to the same server
+        parts = urlsplit(address)
+        place = parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path.rstrip("/")
+        if place in first:
+            other = "" if first[place] == address else f", first as {first[place]!r}"
+            faults.append(f"The address {address!r} is listed twice{other}.")
+        first.setdefault(place, address)
     if faults:
         raise UserError(" ".join(dict.fromkeys(faults)), hint=_ADDRESS_HINT)
     if len(addresses) > 1 and provider.model != PROVIDERS["openai"].model:
@@ -354,6 +363,9 @@ def batch_fault(spec: ModelSpec, choice: bool | str) -> str | None:
     return "a batch goes to one server; give one URL, or remove batch" if spec.replicas else None
 
 
+_METHODS: Final = ("serve", "probe", "close")
+
+
 @dataclass(frozen=True, slots=True)
 class InstalledProvider:
     """A provider from another package."""
@@ -369,24 +381,46 @@ class InstalledProvider:
 
     def load(self) -> Any:
         """Import the provider's class."""
-        with self.guarding(f"The entry point {self.entry.value}"):
-            return self.entry.load()
+        try:
+            factory = self.entry.load()
+        except Exception as error:
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} cannot be loaded: "
+                f"{_described(error, self.entry.module)}.",
+                hint=f"Fix or uninstall the package; its entry point is {self.entry.value}.",
+            ) from error
+        if not callable(factory):
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} is not a class: {factory!r:.80}.",
+                hint=f"Change its entry point, {self.entry.value}, to a class derived from skillmix.SimpleModel.",
+            )
+        return factory
 
     def open(self, spec: object, options: object) -> "GuardedModel":
         """Create a model of this provider."""
         with self.guarding(str(spec)):
-            return GuardedModel(self.load()(spec, options), str(spec), self)
+            model = self.load()(spec, options)
+        missing = [name for name in _METHODS if not callable(getattr(model, name, None))]
+        if missing:
+            raise UserError(
+                f"The provider {self.name!r} of the package {self.package!r} does not create a model: "
+                f"{type(model).__name__} has no {', '.join(missing)}.",
+                hint="Derive the class from skillmix.SimpleModel.",
+            )
+        return GuardedModel(model, str(spec), self)
 
     @contextmanager
-    def guarding(self, what: str) -> Iterator[None]:
-        """Turn exceptions in the provider's code into a `UserError`."""
+    def guarding(self, spec: str, faults_of_caller: Sequence[Exception] = ()) -> Iterator[None]:
+        """Turn exceptions in the provider's code into a `UserError`; re-raise those of the caller."""
         try:
             yield
         except UserError:
             raise
         except Exception as error:
+            if error in faults_of_caller:
+                raise
             raise UserError(
-                f"{what} failed: {_described(error, self.entry.module)}.",
+                f"{spec} failed: {_described(error, self.entry.module)}.",
                 hint=f"This is a bug in the package {self.package!r}, which contains the provider {self.name!r}.",
             ) from error
 
@@ -409,15 +443,20 @@ class GuardedModel:
         """Pass on requests and outcomes, and check that each request receives exactly one outcome."""
         waiting: set[CallKey] = set()
         is_over = False
+        faults_of_source: list[Exception] = []
 
         async def pulled() -> AsyncIterator[Request]:
             nonlocal is_over
-            async for request in requests:
-                waiting.add(request.key)
-                yield request
+            try:
+                async for request in requests:
+                    waiting.add(request.key)
+                    yield request
+            except Exception as error:
+                faults_of_source.append(error)
+                raise
             is_over = True
 
-        with self._provider.guarding(self._spec):
+        with self._provider.guarding(self._spec, faults_of_source):
             async for request, outcome in self._model.serve(pulled()):
                 if not isinstance(outcome, Reply | CallProblem):
                     raise TypeError(f"the answer is a {type(outcome).__name__}, not a Reply or a CallProblem")

@@ -6,6 +6,7 @@ are first written and checked, and then put in place. The old files are moved to
 therefore stays intact even if the migration is killed.
 """
 
+import atexit
 import json
 import os
 import sqlite3
@@ -47,22 +48,21 @@ _WORK: Final = ".migration-"
 _RESTORE: Final = "Nothing was changed. Restore it from a copy."
 
 
-def migrate(run: Path) -> None:
-    """Create the `run.sqlite` of a run from the files of an earlier version, if there are such files."""
+def state_folder(run: Path) -> Path:
+    """Return the folder with the `run.sqlite` of a run. If needed, create the file from an earlier version's files.
+
+    The folder is the run's own, or a temporary folder if the run is from an earlier version and read-only.
+    """
     if (run / RUN_FILE).exists():
         if (run / "journal" / _CALLS).exists():  # an earlier migration was killed before it had moved the old files
             _put_old_files_away(run)
-        return
+        return run
     copy = run / "experiment.yaml"
     if not (copy.exists() or (run / "journal").is_dir()):
-        return
+        return run
     if copy.exists() and copy.read_text(encoding="utf-8", errors="replace").startswith(COPY_NOTE):
         raise _gone(run, RUN_FILE)
-    if not os.access(run, os.W_OK):
-        raise UserError(
-            f"{run} is of an earlier version and cannot be written.", hint="Copy it to a folder that can be written."
-        )
-    _migrate(run)
+    return _migrated(run)
 
 
 def _gone(run: Path, file: str) -> UserError:
@@ -72,18 +72,24 @@ def _gone(run: Path, file: str) -> UserError:
     )
 
 
-def _migrate(run: Path) -> None:
+def _migrated(run: Path) -> Path:
+    can_write = os.access(run, os.W_OK)
     with ExitStack() as stack:
-        for file in (run / RUN_FILE, *sorted((run / "journal").glob("*.sqlite"))):
-            stack.callback(held_lock(file).release)
-        for left in run.glob(f"{_WORK}*"):
-            rmtree(left)
-        work = Path(mkdtemp(prefix=_WORK, dir=run))
+        if can_write:
+            for file in (run / RUN_FILE, *sorted((run / "journal").glob("*.sqlite"))):
+                stack.callback(held_lock(file).release)
+            for left in run.glob(f"{_WORK}*"):
+                rmtree(left)
+        work = Path(mkdtemp(prefix=_WORK, dir=run if can_write else None))
         try:
             _write_new_files(run, work)
         except BaseException:
             rmtree(work, ignore_errors=True)
             raise
+        if not can_write:
+            say(f"{run} is of an earlier version and cannot be written; it is read from a temporary copy")
+            atexit.register(rmtree, work, ignore_errors=True)
+            return work
         if (work / "people").exists():
             rmtree(run / "people", ignore_errors=True)
             (work / "people").rename(run / "people")
@@ -91,6 +97,7 @@ def _migrate(run: Path) -> None:
         rmtree(work)
         _put_old_files_away(run)
         say(f"{run} is of an earlier version: it is now in {RUN_FILE}, and its old files are in {_KEEP}")
+    return run
 
 
 def _put_old_files_away(run: Path) -> None:

@@ -33,7 +33,7 @@ from skillmix.prompts.rubric import Phrases, stored_phrases
 from skillmix.render import name_hint
 from skillmix.runs.database import RUN_FILE, connect, telling_what_broke
 from skillmix.runs.journal import JournalReader, JournalWriter
-from skillmix.runs.migrate import COPY_NOTE, migrate
+from skillmix.runs.migrate import COPY_NOTE, state_folder
 from skillmix.runs.people import raters_of
 from skillmix.runs.rows import (
     ExperimentVersion,
@@ -62,7 +62,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._is_migrated = False
+        self._folder: Path | None = None
         self._writer: JournalWriter | None = None
         self._changes = 0
         """The number of rows that this process has changed, not counting changes to the state."""
@@ -79,17 +79,21 @@ class Run:
         return self.path.resolve().name
 
     @property
+    def _state_folder(self) -> Path:
+        """Return the folder with `run.sqlite` and people's answers, which is the run's folder if that is writable."""
+        if self._folder is None or not (self._folder / RUN_FILE).exists():
+            self._folder = state_folder(self.path)
+        return self._folder
+
+    @property
     def file(self) -> Path:
         """Return the path of the database that contains the whole run."""
-        if not self._is_migrated:
-            migrate(self.path)
-            self._is_migrated = (self.path / RUN_FILE).exists()
-        return self.path / RUN_FILE
+        return self._state_folder / RUN_FILE
 
     @property
     def people(self) -> Path:
         """Return the folder that contains one file with answers for each person."""
-        return self.file.with_name("people")
+        return self._state_folder / "people"
 
     @property
     def exists(self) -> bool:
@@ -111,6 +115,8 @@ class Run:
     @contextmanager
     def write(self) -> Iterator[JournalWriter]:
         """Open the journal for writing, which only one process at a time can do."""
+        if self._state_folder != self.path:
+            raise UserError(f"{self.path} cannot be written.", hint="Check the permissions of the folder.")
         with JournalWriter(self.file) as journal:
             self._writer = journal
             self._forget()

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from skillmix.errors import UserError
 from skillmix.files import json_object
-from skillmix.models.checkpoints import Checkpoint
+from skillmix.models.checkpoints import Checkpoint, parameters_in
 from skillmix.models.local.chat import Renderer
 
 
@@ -75,6 +75,7 @@ def architecture_of(checkpoint: Checkpoint) -> Any:
     """Build a checkpoint's model without reading its weights or allocating memory for them."""
     with reading_weights(checkpoint.base, hint=_CHECKPOINT_HINT):
         config = AutoConfig.from_pretrained(checkpoint.base, trust_remote_code=False)
+        _refuse_absurd_sizes(config, checkpoint.base)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
 
@@ -108,6 +109,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
     folders.check_adapters()
     with reading_weights(folders.base, hint=_CHECKPOINT_HINT):
         config = AutoConfig.from_pretrained(folders.base, trust_remote_code=False)
+        _refuse_absurd_sizes(config, folders.base)
         with _ONE_AT_A_TIME:
             PreTrainedModel.tie_weights = _TIE_WEIGHTS  # a load outside this lock may have left a replacement here
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -143,6 +145,43 @@ def _refuse_partly_loaded(report: dict[str, Any], folder: Path) -> None:
             f"The checkpoint {folder} {'; it '.join(faults)}.",
             hint="Its config.json and its safetensors files must match; save it again with transformers.",
         )
+
+
+def _refuse_absurd_sizes(config: Any, folder: Path) -> None:
+    """Reject a config.json that describes far more weights than the files contain, before memory is allocated."""
+    text = config.get_text_config()
+    settings = {name: getattr(text, name, None) for name in _SIZES}
+    # Some architectures list a size for each layer; such lists are not checked.
+    sizes = {name: size for name, size in settings.items() if size is not None and not isinstance(size, list)}
+    wrong = [name for name, size in sizes.items() if not isinstance(size, int) or not 0 < size < _SIZES[name]]
+    if wrong:
+        shown = ", ".join(f"{name} is {sizes[name]!r:.40}" for name in wrong)
+        raise UserError(
+            f"{folder / 'config.json'} has an invalid value: {shown}.",
+            hint="The file may be corrupt; download the checkpoint again.",
+        )
+    vocabulary, hidden, inner, layers, heads, _, per_head = (sizes.get(name, 0) for name in _SIZES)
+    described = hidden * (vocabulary + layers * (inner + heads * per_head))
+    stored = parameters_in(folder)
+    if described > _MAX_DESCRIBED_PER_STORED * stored:
+        raise UserError(
+            f"{folder / 'config.json'} describes at least {described} weights, but the files contain {stored}.",
+            hint="The file may be corrupt; download the checkpoint again.",
+        )
+
+
+_SIZES: Final = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 10_000,
+    "num_key_value_heads": 10_000,
+    "head_dim": 100_000,
+}
+"""Sizes in a config.json, with bounds far above any real model's."""
+_MAX_DESCRIBED_PER_STORED: Final = 16
+"""The most quantized weights that one stored number may contain."""
 
 
 _PREFIX: Final = "base_model.model."
