@@ -154,7 +154,7 @@ _KIND: Final = {
 
 
 def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: bool) -> None:
-    """Copy the rows of a journal file. `shown` is the name of the file in errors."""
+    """Copy the rows of a journal file, and check that all were copied. `shown` is the name of the file in errors."""
     with telling_what_broke(shown):
         with closing(sqlite3.connect(file)) as old:  # SQLite completes the copy from its log
             version = old.execute("PRAGMA user_version").fetchone()[0]
@@ -183,6 +183,17 @@ def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: b
             + ("INSERT OR IGNORE INTO batch SELECT * FROM old.batches; " if "batches" in tables else "")
             + "COMMIT;"
         )
+        checks = [
+            f"SELECT {_SAME} FROM old.calls {'' if is_first else 'WHERE false'} EXCEPT SELECT {_SAME} FROM call",
+            f"SELECT {_KEY}, request_hash, reply FROM old.calls WHERE status = 'done' "
+            f"EXCEPT SELECT {_KEY}, request_hash, reply FROM call",
+            "SELECT id, skills, topic FROM old.combinations EXCEPT SELECT id, skills, topic FROM combination",
+            "SELECT hash, role, content FROM old.messages EXCEPT SELECT hash, role, content FROM message",
+            "SELECT key, outcome, reason, seconds, at FROM old.tries "
+            "EXCEPT SELECT call, outcome, reason, seconds, at FROM attempt",
+        ]
+        if any(new.execute(f"SELECT count(*) FROM ({check})").fetchone()[0] for check in checks):
+            raise UserError(f"The journal {shown} is damaged: some rows of it cannot be copied.", hint=_RESTORE)
         new.execute("DETACH old")
 
 
