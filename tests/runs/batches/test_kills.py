@@ -53,6 +53,8 @@ def test_a_run_killed_at_any_moment_of_a_batch_goes_on_and_pays_nothing_twice(
             assert command(["run", "run.yaml", "--json"]) == 1
             check(direct[shape], stub)
             assert stub.creations == 4, f"{moment}: a batch was created twice"
+        if shape == "openai":
+            assert len(stubs["uploaded"].deleted) == 1  # found by its name
 
 
 @pytest.mark.parametrize("shape", SHAPES)

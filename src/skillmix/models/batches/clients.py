@@ -124,6 +124,17 @@ class BatchClient:
         """Return whether a listed batch is the one sought, or a problem if that cannot be determined yet."""
         return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
 
+    async def tidy(self, sought: Sought) -> None:
+        """Try to delete the file of a batch that was never created."""
+        file = sought.file
+        if file is None:
+            raw = await self.server.endpoint.get("/files?purpose=batch")
+            listed = _items(_document(raw) or {}, "data") if isinstance(raw, bytes) else []
+            named = [item for item in listed if _word(item, "filename") == f"skillmix-{sought.tag}.jsonl"]
+            file = identifier(named[0], "id") if named else None
+        if file:
+            await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
+
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
         """Parse a batch; None if the document is not a batch."""
         found = identifier(document, "id")
@@ -269,6 +280,9 @@ class InlineBatches(BatchClient):
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
         """Return None, because the call that creates the batch contains the requests."""
         return None
+
+    async def tidy(self, sought: Sought) -> None:
+        """Do nothing, because no file was uploaded."""
 
     def line(self, custom_id: str, request: Request) -> bytes:
         """Serialize a request as an entry of the batch."""

@@ -409,10 +409,12 @@ class Batched:
             view = await self._client.find(sought, others)
         if view is None:
             if stored.state == "written":
+                await self._client.tidy(sought)
                 self._forget(batch)
                 for request in batch.waiting.values():
                     self._take(request)
             elif batch.has_doubted(PACE.settled):
+                await self._client.tidy(sought)
                 self._say(
                     f"{self._words(batch)}: the provider no longer knows it; its calls count with their worst "
                     "case and are repeated"
