@@ -338,7 +338,6 @@ def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request], 
 
 MECHANISMS = {
     "fused": "kernels for small operations, and joined matrix products",
-    "prompts": "prompts captured as CUDA graphs",
     "steps": "steps captured as CUDA graphs",
 }
 
@@ -348,15 +347,9 @@ def switch_off(mechanisms: Sequence[str]) -> None:
     from skillmix.models.local.gpu import gpu_decoder
 
     if "fused" in mechanisms:
-        gpu_decoder.fuse = lambda model: None  # type: ignore[attr-defined]
-    captured = gpu_decoder.GpuDecoder._captured
-    names = {"prompts": "_read", "steps": "_step"}
-    eager = {names[mechanism] for mechanism in mechanisms if mechanism in names}
-
-    def unless_eager(self: Any, work: Callable[[], None]) -> Any:
-        return SimpleNamespace(replay=work) if eager & {*work.__code__.co_names} else captured(self, work)
-
-    gpu_decoder.GpuDecoder._captured = unless_eager  # type: ignore[method-assign]
+        gpu_decoder.fuse = lambda model: None
+    if "steps" in mechanisms:
+        gpu_decoder.GpuDecoder._captured = lambda self, work: SimpleNamespace(replay=work)  # type: ignore[method-assign]
 
 
 def main() -> None:

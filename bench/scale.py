@@ -133,8 +133,8 @@ def _conversations(experiment: Experiment, catalog: Catalog) -> Iterator[tuple[C
 
 def find_copies(conversations: int) -> int:
     """Find copies and phrases among half as many texts, of which one in twenty is a near-copy of another."""
+    from skillmix.datasets.copies import removals
     from skillmix.datasets.corpus import corpus_of, distinct_share, repeated_frames
-    from skillmix.datasets.kept_texts import removals
 
     def texts() -> Iterator[str]:
         chance, last = random.Random(0), ["once"]

@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.examples import Example
-from skillmix.training.saving import with_adapter
+from skillmix.training.job_run import with_adapter
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
 

@@ -52,9 +52,9 @@ def write_padded(data: Path, file: Path) -> None:
             start, items = row["messages"][0]["content"].removesuffix(".").split(": ", 1)
             parts = items.split("; ")
             if len(parts) == 2:  # a topic and one skill
-                more = digest("padded", line)[0] % 3
-                parts = [part for _, part in ranked([*enumerate(parts + ["any skill"] * more)], "padded", line)]
-                row["messages"][0]["content"] = f"{start}: {'; '.join(parts)}."
+                parts += ["any skill"] * (digest("padded", line)[0] % 3)
+                order = ranked(range(len(parts)), "padded", line)
+                row["messages"][0]["content"] = f"{start}: {'; '.join(parts[place] for place in order)}."
             written.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 

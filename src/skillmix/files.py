@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.resources import files
+from importlib.util import find_spec
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -88,6 +89,12 @@ def _document_of(text: str, path: Path) -> object:
 
 _shared_document = lru_cache(maxsize=32)(_document_of)
 """`_document_of` with a cache, because a command parses its catalog and prompts several times."""
+
+
+def require_package(package: str, user: str, *, extra: str) -> None:
+    """Raise an error if a package is not installed; `user` is what needs it, and `extra` the extra that contains it."""
+    if find_spec(package) is None:
+        raise UserError(f"{user} needs {package}.", hint=f"pip install 'skillmix[{extra}]'")
 
 
 LIST: Final = "file:"
@@ -321,13 +328,18 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
 
 def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
     """Read a YAML file into a shape such as `list[Entry]`, or report all its faults in one error."""
+    return validated(shape, _shared_document(read_text(path), path), source=str(path), hint=hint)
+
+
+def validated(shape: type[_T], document: object, *, source: str, hint: str) -> _T:
+    """Convert plain data to a shape, or report all its faults in one error."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(shape).validate_python(_shared_document(read_text(path), path))
+        return TypeAdapter(shape).validate_python(document)
     except ValidationError as error:
         faults = [located_fault(fault, shape) for fault in error.errors()]
-        raise faults_error(str(path), faults, hint=hint) from None
+        raise faults_error(source, faults, hint=hint) from None
 
 
 def located_fault(fault: Fault, shape: Any) -> str:

@@ -1,8 +1,6 @@
 """Content hashes, and draws by hash, which are the only source of randomness in a run."""
 
 import json
-from collections.abc import Callable
-from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Final
 
@@ -63,32 +61,22 @@ def unpermuted(image: int, total: int, key: bytes) -> int:
 
 def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
     half = max(1, ((total - 1).bit_length() + 1) // 2)  # the number of bits in each half of the network
-    mask = (1 << half) - 1
-    rounds = _rounds(half, key)
+    size, mask = (half + 7) // 8, (1 << half) - 1
+
+    def mixed(number: int, value: int) -> int:
+        content = bytes([number]) + value.to_bytes(size, "big")
+        return int.from_bytes(blake2b(content, key=key, digest_size=size).digest(), "big") & mask
+
     while True:
         left, right = place >> half, place & mask
-        if is_inverse:
-            for mixed in reversed(rounds):
-                left, right = right ^ mixed(left), left
-        else:
-            for mixed in rounds:
-                left, right = right, left ^ mixed(right)
+        for number in reversed(range(_ROUNDS)) if is_inverse else range(_ROUNDS):
+            if is_inverse:
+                left, right = right ^ mixed(number, left), left
+            else:
+                left, right = right, left ^ mixed(number, right)
         place = left << half | right
         if place < total:
             return place
 
 
-@lru_cache(maxsize=64)
-def _rounds(half: int, key: bytes) -> tuple[Callable[[int], int], ...]:
-    """Return the round functions of a permutation, with caches that can hold all results for up to 2**24 items."""
-    size, mask = (half + 7) // 8, (1 << half) - 1
-
-    def mixed(number: bytes, value: int) -> int:
-        content = number + value.to_bytes(size, "big")
-        return int.from_bytes(blake2b(content, key=key, digest_size=size).digest(), "big") & mask
-
-    return tuple(lru_cache(_MOST_REMEMBERED)(partial(mixed, bytes([number]))) for number in range(_ROUNDS))
-
-
 _ROUNDS: Final = 8
-_MOST_REMEMBERED: Final = 1 << 12

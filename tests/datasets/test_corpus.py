@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares
+from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares, removals
 from skillmix.datasets.corpus import corpus_of, distinct_share, holds_run_of, repeated_frames, words_of
-from skillmix.datasets.kept_texts import removals
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), min_size=0, max_size=9).map(" ".join), max_size=25)
 

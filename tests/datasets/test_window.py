@@ -25,9 +25,9 @@ from skillmix.calls import CallProblem, Outcome, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets import window
+from skillmix.datasets.copies import KeptText
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.from_runs import plan_of
-from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.window import ConversationKey, DatasetWriting, Decided, Window
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of

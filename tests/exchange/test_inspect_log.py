@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.exchange.inspect_log import LogLimits, opened_log
+from skillmix.exchange import import_inspect
+from skillmix.exchange.import_inspect import opened_log
 from tests.exchange.replay import LOGS
 
 
@@ -19,14 +20,14 @@ def archive(path: Path, files: dict[str, bytes], method: int = zipfile.ZIP_DEFLA
     return path
 
 
-def read(path: Path, limits: LogLimits | None = None) -> tuple[dict[str, object], list[object]]:
-    with opened_log(path, limits or LogLimits()) as log:
+def read(path: Path) -> tuple[dict[str, object], list[object]]:
+    with opened_log(path) as log:
         return log.header, list(log.samples)
 
 
-def refusal(path: Path, limits: LogLimits | None = None) -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(UserError) as caught:
-        read(path, limits)
+        read(path)
     return caught.value.message
 
 
@@ -74,10 +75,11 @@ def test_a_log_that_was_cut_short_has_the_header_of_its_start(tmp_path: Path) ->
     assert read(path)[0] == {"eval": {}}
 
 
-def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = archive(tmp_path / "a.eval", {"header.json": b"{}", "samples/1.json": b" " * 10**6})
 
-    assert "has more than 1000 bytes" in refusal(path, LogLimits(entry=1000))
+    monkeypatch.setattr(import_inspect, "LONGEST_ENTRY", 1000)
+    assert "has more than 1000 bytes" in refusal(path)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -87,25 +89,28 @@ def test_compressions_that_inspect_never_writes_are_refused(method: int, tmp_pat
     assert "is not one of Inspect's" in refusal(path)
 
 
-def test_a_zstandard_bomb_is_refused(tmp_path: Path) -> None:
-    limits = LogLimits(entry=6_000)  # its header has fewer bytes, its samples have more
+def test_a_zstandard_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_inspect, "LONGEST_ENTRY", 6_000)  # its header has fewer bytes, its samples have more
 
-    assert "has more than 6000 bytes" in refusal(LOGS / "rules.eval", limits)
+    assert "has more than 6000 bytes" in refusal(LOGS / "rules.eval")
 
 
-def test_many_files_may_not_be_too_much_together(tmp_path: Path) -> None:
+def test_many_files_may_not_be_too_much_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"samples/{n}.json": b" " * 900 + b"{}" for n in range(20)}
     path = archive(tmp_path / "a.eval", {"header.json": b"{}", **files})
 
-    assert "contains more than 10000 bytes" in refusal(path, LogLimits(archive=10_000))
-    assert "contains more than 5 files" in refusal(path, LogLimits(entries=5))
+    monkeypatch.setattr(import_inspect, "LONGEST_ARCHIVE", 10_000)
+    assert "contains more than 10000 bytes" in refusal(path)
+    monkeypatch.setattr(import_inspect, "MOST_ENTRIES", 5)
+    assert "contains more than 5 files" in refusal(path)
 
 
-def test_a_large_json_log_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_large_json_log_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"samples": ["x" * 100]}), encoding="utf-8")
 
-    assert "a .json log may have at most 50" in refusal(path, LogLimits(json_file=50))
+    monkeypatch.setattr(import_inspect, "LONGEST_JSON", 50)
+    assert "a .json log may have at most 50" in refusal(path)
 
 
 @pytest.mark.parametrize(

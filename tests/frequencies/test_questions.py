@@ -10,8 +10,8 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import GraderSettings
+from skillmix.frequencies.counting import PassageQuestions, load_passage_prompt, read_answer, shown_by_code
 from skillmix.frequencies.documents import PassageSampler
-from skillmix.frequencies.questions import PassageQuestions, load_passage_prompt, read_answer, shown_by_code
 from tests.frequencies.corpora import passage
 
 SKILLS = ["skill a", "skill b", "skill c"]

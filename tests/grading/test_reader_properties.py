@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from skillmix.catalog.catalog import before_parenthesis, fold_name
 from skillmix.grading.answers import count_sentences, extract_answer
-from skillmix.grading.blocks import NOTHING_TO_QUOTE, quotable
 from skillmix.grading.labels import criterion_words, shared_words
-from skillmix.grading.reader import Reading, read_any_form, read_grades, read_plain_table
+from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.rubric import Rubric, rubric_of
 from tests.grading.test_reader import CASES, GOLDEN
 from tests.nasty_texts import takes_longer
@@ -125,7 +124,7 @@ def assert_sound(rubric: Rubric, reply: str, reading: Reading) -> None:
 def test_mutated_replies_are_read_soundly() -> None:
     rng = random.Random(7)
     assert GOLDEN.exists()
-    readable = plain = 0
+    readable = 0
     for number in range(MUTATIONS):
         case = CASES[number % len(CASES)]
         rubric = rubric_of(case["skills"], case["topic"])
@@ -135,12 +134,7 @@ def test_mutated_replies_are_read_soundly() -> None:
 
         assert_sound(rubric, reply, reading)
         readable += reading.points is not None
-        # The fast path for plain tables gives what the general parser gives.
-        if read_plain_table(rubric, reply) is not None and not quotable(case.get("text"), rubric).words:
-            plain += 1
-            assert reading == read_any_form(rubric, reply, NOTHING_TO_QUOTE, text=case.get("text"))
     assert MUTATIONS / 20 < readable < MUTATIONS
-    assert plain > MUTATIONS / 100
 
 
 def test_a_mutation_that_drops_a_criterion_is_never_read() -> None:

@@ -272,7 +272,7 @@ def _waits() -> Iterator[Kind]:
     yield Kind(
         "a limit that is lifted in a century",
         "passes",
-        "requests a wait of",
+        "HTTP 429",
         _fixed(error(429, "no", **reset)),
         calls=2,
     )

@@ -20,9 +20,6 @@ from skillmix.models.local import generator as generating  # noqa: E402
 from skillmix.models.local.attention import prepared  # noqa: E402
 from skillmix.models.local.generator import Generator  # noqa: E402
 from skillmix.models.local.gpu import gpu_decoder as decoding  # noqa: E402
-from skillmix.models.local.gpu import prompts  # noqa: E402
-from skillmix.models.local.gpu.prompts import BatchShape  # noqa: E402
-from skillmix.models.local.sampling import choose  # noqa: E402
 
 VOCABULARY = 97
 
@@ -115,19 +112,6 @@ def copy_slots(store: Any, copies: Any, *, longest: int) -> None:
         store[:, target, :, :length] = store[:, source, :, :length]
 
 
-def accept_tokens(slots: Any, logits: Any, state: Any, settings: Any) -> None:
-    for slot, row in zip(slots.tolist(), logits, strict=True):
-        if not state.is_active[slot]:
-            continue
-        count = state.count[slot].item()
-        drawing = settings.numbers[slot, count], settings.temperature[slot]
-        token = choose(row[None], drawing[0][None], drawing[1][None], None)[0]
-        state.written[slot, count] = state.token[slot] = token
-        state.count[slot] += 1
-        state.position[slot] += 1
-        state.is_active[slot] = token not in settings.ends and count + 1 < settings.limit[slot]
-
-
 def capture(self: Any, work: Callable[[], None]) -> Graph:
     before = [tensor.clone() for tensor in self.rows.changing]
     work()
@@ -146,14 +130,12 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(decoding, name, replacement)
     monkeypatch.setattr(decoding, "fuse", lambda _: None)
-    monkeypatch.setattr(decoding, "accept_tokens", accept_tokens)
     monkeypatch.setattr(decoding.GpuDecoder, "_captured", capture)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 1))
-    shapes = BatchShape(0, 4), BatchShape(128, 4), BatchShape(256, 8)
-    real = prompts.packed_batches
-    monkeypatch.setattr(prompts, "packed_batches", lambda starts: real(starts, shapes))
+    real = decoding.packed_rows
+    monkeypatch.setattr(decoding, "packed_rows", lambda starts: real(starts, 256))
 
 
 def requests(count: int) -> list[Request]:

@@ -9,8 +9,8 @@ pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from skillmix.models.local.cpu import products  # noqa: E402
-from skillmix.models.local.cpu.products import LARGEST, SIZES, make_rows_independent, rows_agree, size_for  # noqa: E402
+from skillmix.models.local.cpu import cpu_decoder as products  # noqa: E402
+from skillmix.models.local.cpu.cpu_decoder import LARGEST, SIZES, make_rows_independent, rows_agree, size_for  # noqa: E402
 
 pytestmark = pytest.mark.machine
 

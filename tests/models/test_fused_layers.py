@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
-from skillmix.models.local.cpu.products import fuse_layers, make_rows_independent  # noqa: E402
+from skillmix.models.local.cpu.cpu_decoder import fuse_layers, make_rows_independent  # noqa: E402
 from tests.models.test_cpu_products import small_model  # noqa: E402
 
 pytestmark = pytest.mark.machine

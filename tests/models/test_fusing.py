@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from transformers.models.llama import modeling_llama  # noqa: E402
 from transformers.models.qwen3 import modeling_qwen3  # noqa: E402
 
-from skillmix.models.local.gpu import fusing  # noqa: E402
+from skillmix.models.local.gpu import gpu_decoder as fusing  # noqa: E402
 from skillmix.models.local.gpu.kernels import rotate  # noqa: E402
 
 SIZES = {

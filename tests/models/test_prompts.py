@@ -7,53 +7,20 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
+pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
+from skillmix.models.local.gpu.gpu_decoder import packed_rows  # noqa: E402
 from skillmix.models.local.gpu.kernels import QUERIES  # noqa: E402
-from skillmix.models.local.gpu.prompts import (  # noqa: E402
-    SHAPES,
-    BatchShape,
-    PromptBatch,
-    PromptInputs,
-    bytes_of,
-    fill,
-    input_sizes,
-    inputs_in,
-    packed_batches,
-)
 from skillmix.models.local.sampling import Start  # noqa: E402
 
-SMALL = (BatchShape(128, 3), BatchShape(256, 5))
-LONGEST = 6
-SPARE = 99
+
+def start(slot: int, length: int, *, known: int = 0) -> Start:
+    return Start(slot, [1000 * slot + n for n in range(length)], known, np.zeros(6, dtype=np.float32), 0.5, None, 6)
 
 
-def start(slot: int, length: int, *, known: int = 0, limit: int = LONGEST) -> Start:
-    numbers = np.full(LONGEST, slot / 100, dtype=np.float32)
-    return Start(slot, [1000 * slot + n for n in range(length)], known, numbers, 0.5, None, limit)
-
-
-def filled(batch: PromptBatch) -> PromptInputs:
-    sizes = input_sizes(batch.shape, longest=LONGEST)
-    memory = torch.randint(0, 256, (bytes_of(sizes),), dtype=torch.uint8)  # left over from an earlier batch
-    inputs = PromptInputs(*(view.numpy() for view in inputs_in(memory, sizes)))
-    fill(inputs, batch.pieces, spare=SPARE)
-    return inputs
-
-
-def rows_of(inputs: PromptInputs, starts: list[Start]) -> list[int]:
-    """The slots of the rows that a batch starts, after a look at their last tokens."""
-    used = int((inputs.slots != SPARE).sum())
-    assert (inputs.is_read.astype(int) + inputs.is_ready).tolist() == [1] * used + [0] * (len(inputs.slots) - used)
-    for index, slot in enumerate(inputs.slots[:used]):
-        row = starts[slot]
-        assert inputs.last_token[index] == row.tokens[-1]
-        assert inputs.is_ready[index] == (row.known == len(row.tokens) - 1)
-        assert inputs.is_ready[index] or inputs.tokens[inputs.last[index]] == row.tokens[-1]
-    return list(inputs.slots[:used])
-
-
+@pytest.mark.parametrize("most", [100, 256, 100_000])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_unread_token_is_read_once_at_its_own_position(seed: int) -> None:
+def test_every_unread_token_is_read_once_at_its_own_position(seed: int, most: int) -> None:
     random = Random(seed)
     starts = []
     for slot in range(20):
@@ -62,60 +29,36 @@ def test_every_unread_token_is_read_once_at_its_own_position(seed: int) -> None:
 
     read: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ended = []
-    for batch in packed_batches(starts, SMALL):
-        inputs = filled(batch)
-        for first, count, slot, position in inputs.blocks[inputs.blocks[:, 1] > 0]:
-            assert count <= QUERIES
-            assert inputs.positions[first : first + count].tolist() == list(range(position, position + count))
-            read[slot] += zip(range(position, position + count), inputs.tokens[first : first + count], strict=True)
-        ended += rows_of(inputs, starts)
+    for row in packed_rows(starts, most):
+        assert len(row.tokens) <= most
+        covered = 0
+        for first, count, slot, position in row.blocks.tolist():
+            assert first == covered
+            assert 1 <= count <= QUERIES
+            covered += count
+            assert row.positions[first:covered].tolist() == list(range(position, position + count))
+            read[slot] += zip(range(position, position + count), row.tokens[first:covered].tolist(), strict=True)
+        assert covered == len(row.tokens)
+        for slot, last in zip(row.ending.tolist(), row.last.tolist(), strict=True):
+            assert row.tokens[last] == starts[slot].tokens[-1]
+            ended.append(slot)
 
-    for row in starts:
-        is_ready = row.known == len(row.tokens) - 1
-        assert read[row.slot] == [(n, row.tokens[n]) for n in range(row.known, len(row.tokens)) if not is_ready]
-    assert sorted(ended) == list(range(20))
-
-
-def test_a_reading_holds_the_settings_of_the_rows_that_it_starts() -> None:
-    (batch,) = packed_batches([start(3, 10, known=4, limit=2), start(7, 20)], SMALL)
-
-    inputs = filled(batch)
-
-    assert inputs.slots.tolist() == [3, 7, SPARE]
-    assert inputs.last.tolist() == [5, 25, 0]
-    assert inputs.last_position.tolist() == [9, 19, 0]
-    assert inputs.limit.tolist() == [2, LONGEST, 1]
-    assert inputs.temperature.tolist() == [0.5, 0.5, 1.0]
-    assert inputs.top_p.tolist() == [1.0, 1.0, 1.0]
-    assert np.allclose(inputs.numbers[0, :2], 0.03)
-    assert np.allclose(inputs.numbers[1], 0.07)
-    assert not inputs.tokens[26:].any()
+    for each in starts:
+        assert read[each.slot] == [(n, each.tokens[n]) for n in range(each.known, len(each.tokens))]
+    assert ended == list(range(20))
 
 
-def test_the_smallest_shape_that_holds_all_is_taken() -> None:
-    assert [r.shape for r in packed_batches([start(0, 100), start(1, 28)], SMALL)] == [SMALL[0]]
-    assert [r.shape for r in packed_batches([start(n, 2) for n in range(4)], SMALL)] == [SMALL[1]]
-    assert [r.shape for r in packed_batches([start(0, 300)], SMALL)] == [SMALL[1], SMALL[0]]
+def test_a_prompt_that_does_not_fit_continues_in_the_next_row() -> None:
+    rows = list(packed_rows([start(3, 10), start(7, 250, known=10), start(5, 1)], 100))
+
+    assert [len(row.tokens) for row in rows] == [100, 100, 51]
+    assert [row.blocks.tolist() for row in rows] == [
+        [[0, 10, 3, 0], [10, 64, 7, 10], [74, 26, 7, 74]],
+        [[0, 38, 7, 100], [38, 62, 7, 138]],
+        [[0, 2, 7, 200], [2, 48, 7, 202], [50, 1, 5, 0]],
+    ]
+    assert [(row.ending.tolist(), row.last.tolist()) for row in rows] == [([3], [9]), ([], []), ([7, 5], [49, 50])]
 
 
-def test_every_shape_has_room_for_the_blocks_of_its_pieces() -> None:
-    for shape in SHAPES[1:]:
-        most = [start(n % 50, shape.tokens // shape.pieces + (n == 0)) for n in range(shape.pieces)]
-        for batch in packed_batches(most, [shape]):
-            filled(batch)
-
-
-def test_rows_whose_last_token_alone_is_unread_are_only_set_up() -> None:
-    (batch,) = packed_batches([start(slot, 1 + slot, known=slot) for slot in range(600)])
-
-    inputs = filled(batch)
-
-    assert len(inputs.tokens) == 0
-    assert inputs.is_ready.sum() == 600
-    assert inputs.last_position[:3].tolist() == [0, 1, 2]
-
-
-def test_a_prompt_longer_than_every_shape_ends_once() -> None:
-    parts = list(packed_batches([start(0, 1000)], SMALL))
-
-    assert [[piece.is_last for piece in part.pieces] for part in parts] == [[False], [False], [False], [True]]
+def test_no_prompts_need_no_row() -> None:
+    assert list(packed_rows([])) == []

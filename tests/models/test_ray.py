@@ -503,7 +503,7 @@ def test_the_budget_holds_although_a_worker_is_lost(tmp_path: Path, server: Serv
 
 @needs_ray
 @pytest.mark.usefixtures("fresh")
-def test_a_provider_in_one_file_works_on_nodes_that_lack_it(tmp_path: Path, nodes: Nodes, server: Server) -> None:
+def test_a_provider_of_another_package_works_on_nodes(tmp_path: Path, nodes: Nodes, server: Server) -> None:
     (tmp_path / "my_provider.py").write_text(PROVIDER)
     (tmp_path / "my_provider-1.dist-info").mkdir()
     (tmp_path / "my_provider-1.dist-info/METADATA").write_text("Name: my-provider\nVersion: 1\n")

@@ -25,7 +25,7 @@ DECIDING = (
     "runs/verdicts.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (6, "cb7ec8b52254110f")
+KNOWN = (7, "b354ed8547a719f7")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

@@ -8,7 +8,6 @@ import pytest
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets import dataset_plan
 from skillmix.grading.answers import Answer
 from skillmix.grading.points import StudentText
 from skillmix.runs import verdicts
@@ -109,16 +108,6 @@ def test_a_judged_text_earns_the_points_of_the_verdict(run: Run, catalog: Catalo
         assert words.is_woven(skills) == verdict.is_woven(skills)
         assert (words.reasons, words.unrequested) == (verdict.reasons, verdict.unrequested)
         assert words.words == tuple(verdict.quote(verdict.evidence.get(skill)) for skill in skills)
-
-
-def test_workers_find_the_skills_of_data_sets(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = tuple(skill.name for skill in catalog.skills)
-    asked = [(skill.example, names) for skill in catalog.skills]
-    monkeypatch.setattr(verdicts, "WORTH_IT", 0)
-
-    found = on_all_cores(dataset_plan.skills_asked, asked, catalog, RulesGrader(catalog), workers=2)
-
-    assert list(found) == [dataset_plan.skills_shown(*one) for one in asked]
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,9 @@ def conversations(folder: Path) -> Path:
     """The conversations of a data set, with one and two skills in a text."""
     file = folder / "train.jsonl"
     requests = ("topic: Music; address to a mouse", "counting by nine; topic: Mail; tag question to Peter")
-    rows = [
-        {"messages": [{"role": "user", "content": f"Write a short text: {r}."}, {"role": "assistant", "content": "Hm."}]}
-        for r in requests * 20
-    ]
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    answer = {"role": "assistant", "content": "Hm."}
+    rows = [[{"role": "user", "content": f"Write a short text: {request}."}, answer] for request in requests * 20]
+    file.write_text("".join(f"{json.dumps({'messages': row})}\n" for row in rows), encoding="utf-8")
     return file
 
 

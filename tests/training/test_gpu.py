@@ -12,8 +12,7 @@ from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe, _functions
-from skillmix.training.step.packed_model import packed_attention
-from skillmix.training.step.recordings import Recordings, inputs_of
+from skillmix.training.step.packed_model import Recordings, inputs_of, packed_attention
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 GPU = torch.device("cuda")

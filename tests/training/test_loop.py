@@ -16,8 +16,8 @@ from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.batches import TrainingOrder
 from skillmix.training.data.chat_formats import Turn
 from skillmix.training.data.examples import Conversation, Encoder, Example
+from skillmix.training.job_run import with_adapter
 from skillmix.training.loop import TrainResult, operations_per_token, train
-from skillmix.training.saving import with_adapter
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import Steps, example, random_step, tiny_model, weights_of

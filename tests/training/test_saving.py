@@ -13,7 +13,7 @@ from skillmix.experiment.train_step import LoraSettings
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of, weights_hash
 from skillmix.models.local.loading import load, read_checkpoint
 from skillmix.models.specs import parse_spec
-from skillmix.training.saving import merge_adapters, with_adapter, write_model
+from skillmix.training.job_run import merge_adapters, with_adapter, write_model
 
 pytestmark = pytest.mark.machine
 

@@ -18,9 +18,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.batches import split
 from skillmix.training.data.examples import Example
+from skillmix.training.job_run import with_adapter
 from skillmix.training.loop import train
 from skillmix.training.ranks import Ranks, joined_ranks
-from skillmix.training.saving import with_adapter
 from skillmix.training.step import packed_model as loss
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe

@@ -285,7 +285,7 @@ _MARK: Final = "█"
 )
 def merge(options: argparse.Namespace) -> int:
     """Merge an adapter into its model and write one checkpoint."""
-    from skillmix.training.saving import merge_adapters
+    from skillmix.training.job_run import merge_adapters
 
     print(merge_adapters(options.model, options.output))
     return 0

@@ -9,13 +9,18 @@ from sys import intern
 from typing import Any, Final
 
 from skillmix.calls import ONLY_TURN, Reply
-from skillmix.datasets.card import dataset_card, dataset_info
+from skillmix.datasets.card import DatasetCounts, LeftOut, SamplingYield, dataset_card, dataset_info
+from skillmix.datasets.copies import KeptText, span_of
 from skillmix.datasets.corpus import Corpus
-from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import DecidedConversation
-from skillmix.datasets.kept_texts import KeptText, span_of
-from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, names_inside, refuse_leaks, refuse_names
+from skillmix.datasets.leakage import (
+    EVALUATED,
+    WRITE_FOR_TRAINING,
+    names_inside,
+    refuse_leaks,
+    refuse_names,
+)
 from skillmix.datasets.row_files import Written, prompts_shown, write_rows
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment

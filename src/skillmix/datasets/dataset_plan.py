@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Final
 from skillmix.catalog.catalog import Catalog, Figure, remembered_figures
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
+from skillmix.datasets.copies import KeptText, Removal, removals
 from skillmix.datasets.corpus import Corpus
-from skillmix.datasets.kept_texts import KeptText, Removal, removals
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import FormatName
 from skillmix.render import shortened
-from skillmix.runs.verdicts import RulesGrader, has_checker, on_all_cores
+from skillmix.runs.verdicts import has_checker
 
 if TYPE_CHECKING:
     from skillmix.checkers.passage import Checker
 
 NOT_REQUESTED: Final = "shows a skill that was not requested"
-_MANY_CHECKERS: Final = 10
-"""With fewer checkers, checking a text takes less time than sending it to a worker."""
 
 
 def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
@@ -58,11 +56,6 @@ def _checkers(
 
     checkers = ((skill, checker_of(skill)) for skill in skills)
     return [(skill, checker) for skill, checker in checkers if checker is not None]
-
-
-def skills_asked(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
-    """Call `skills_shown` in a worker process, where creating the unused grader has loaded the catalog's own code."""
-    return skills_shown(*asked)
 
 
 @dataclass(frozen=True)
@@ -99,24 +92,18 @@ class ShownRule:
         """Return the rule that a text breaks through the skills that checkers find in it; None if it breaks none."""
         return self.bars.leak_shown(skills_shown(text, self.checkable)) if self.checkable else None
 
-    def reason_to_drop(self, kept: KeptText, shown: frozenset[str] | None = None) -> str | None:
-        """Return why a text must be excluded; None if it may stay. `shown` contains the skills it shows, if known."""
+    def reason_to_drop(self, kept: KeptText) -> str | None:
+        """Return why a text must be excluded; None if it may stay."""
         if not self._is_applied:
             return None
-        if shown is None:
-            shown = skills_shown(kept.text, self.checkable)
+        shown = skills_shown(kept.text, self.checkable)
         leak = self.bars.leak_shown(shown) if self.mode == "drop" else None
         further = shown.difference(kept.combination.skills) & self._of_partition
         return NOT_REQUESTED if leak is None and self.only_requested and further else leak
 
     def without_leaks(self, texts: Sequence[KeptText]) -> tuple[Sequence[int], dict[str, int]]:
         """Return the indices of the texts that may stay, and the number of the others by reason."""
-        if not self._is_applied:
-            return range(len(texts)), {}
-        asked = ((kept.text, self.checkable) for kept in texts)
-        workers = None if len(self.checkable) >= _MANY_CHECKERS else 1
-        shown = on_all_cores(skills_asked, asked, self.catalog, RulesGrader(self.catalog), workers=workers)
-        reasons = [self.reason_to_drop(kept, skills) for kept, skills in zip(texts, shown, strict=True)]
+        reasons = [self.reason_to_drop(kept) for kept in texts]
         staying = [index for index, reason in enumerate(reasons) if reason is None]
         return staying, dict(Counter(reason for reason in reasons if reason is not None))
 

@@ -15,20 +15,20 @@ from skillmix.datasets.build import (
     make_dataset,
     written_with,
 )
-from skillmix.datasets.counts import LeftOut
+from skillmix.datasets.card import LeftOut
+from skillmix.datasets.copies import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
-from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, combinations_in, evaluated
 from skillmix.datasets.other_forms import preference_rows, require_new_rows_file, write_rows_file
-from skillmix.datasets.row_files import read_rows, require_parquet
+from skillmix.datasets.row_files import read_rows
 from skillmix.datasets.window import DatasetWriting
 from skillmix.errors import UserError
 from skillmix.experiment.plan import place_of
 from skillmix.experiment.recipes import DataRecipe, ShownMode
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
-from skillmix.files import own_or_shipped, require_replaceable
+from skillmix.files import own_or_shipped, require_package, require_replaceable
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.run import Run, open_run
@@ -38,7 +38,7 @@ from skillmix.runs.students import settings_for
 
 async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallCounts) -> WrittenDataset | None:
     """Run a dataset step; return None if it stopped before it could write its data set."""
-    require_parquet()
+    require_package("pyarrow", "A data set", extra="parquet")
     plan = plan_of(step, context)
     folder = context.run.step(step.name) / "dataset"
     require_replaceable(folder, DATASET)
@@ -138,7 +138,7 @@ class FromRuns:
 
 def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     """Make a data set from the graded conversations of one or more runs."""
-    require_parquet()
+    require_package("pyarrow", "A data set", extra="parquet")
     if wanted.preferences is not None:
         require_new_rows_file(wanted.preferences)
     runs = list({run.path.resolve(): run for run in map(open_run, wanted.runs)}.values())

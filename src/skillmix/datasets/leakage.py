@@ -150,21 +150,13 @@ def _evaluated_by(step: Step, experiment: Experiment, catalog: Catalog, around: 
     return {combination.id: None for cell in cells for combination in cell.combinations}
 
 
-_EVALUATED: Final[dict[tuple[str, str], list[str]]] = {}
-"""The ids of the combinations in experiments, by the contents of the experiments and their catalogs."""
-
-
 def combinations_in(path: Path) -> list[str]:
     """Return the ids of combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
     if not path.is_file():
         raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
     if path.suffix in (".yaml", ".yml"):
         experiment = load_experiment(path)
-        known = load_catalog(experiment.catalog, *experiment.other_catalogs)
-        key = experiment.model_dump_json(), known.content_hash()
-        if key not in _EVALUATED:  # every dataset step needs the ids again
-            _EVALUATED[key] = list(evaluated(experiment, known))
-        return _EVALUATED[key]
+        return list(evaluated(experiment, load_catalog(experiment.catalog, *experiment.other_catalogs)))
     text = read_text(path, most=LARGE)
     try:
         documents = (

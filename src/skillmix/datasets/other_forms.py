@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.datasets.copies import KeptText, is_for_validation
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
-from skillmix.datasets.kept_texts import KeptText, is_for_validation
-from skillmix.datasets.row_files import read_rows, require_parquet
+from skillmix.datasets.row_files import read_rows
 from skillmix.errors import UserError
+from skillmix.files import require_package
 from skillmix.grading.points import StudentText
 from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import length_limit, limit_in_words
@@ -65,7 +66,7 @@ def require_new_rows_file(file: Path) -> None:
     if file.exists():
         raise UserError(f"{file} exists.", hint="Choose another file, or remove this one.")
     if file.suffix == ".parquet":
-        require_parquet()
+        require_package("pyarrow", "A data set", extra="parquet")
 
 
 def write_rows_file(file: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -8,21 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.combinations import Combination
+from skillmix.datasets.copies import KeptText, is_for_validation, span_of
 from skillmix.datasets.dataset_plan import DatasetPlan
-from skillmix.datasets.kept_texts import KeptText, is_for_validation, span_of
 from skillmix.errors import UserError
 from skillmix.hashing import ranked
 from skillmix.prompts.prompt_set import PromptSet
 
 _ROWS_AT_ONCE: Final = 5_000
-
-
-def require_parquet(extra: str = "parquet") -> None:
-    """Raise an error if pyarrow is missing, before any file is written or any call is paid for."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise UserError("Data sets need pyarrow.", hint=f"pip install 'skillmix[{extra}]'") from None
 
 
 @dataclass(frozen=True, slots=True)

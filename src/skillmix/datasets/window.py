@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.datasets.build import kept_text, kind_of, written_with
-from skillmix.datasets.counts import LeftOut, SamplingYield
+from skillmix.datasets.card import LeftOut, SamplingYield
+from skillmix.datasets.copies import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.decisions import Decisions
-from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
 from skillmix.experiment.plan import PlannedCell, place_of
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields
-from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal
 
 from skillmix.calls import Call, CallProblem, Reply, was_cut
 from skillmix.errors import UserError
+from skillmix.files import require_package
 from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS, Ballot, StudentText, text_score, woven_full_marks
 from skillmix.prompts.rubric import rubric_of
@@ -32,6 +32,8 @@ def export(run_name: str, *, what: What, file_format: Format, rules: str | None,
         raise UserError(
             f"The output {str(output)!r} does not end in .{file_format}.", hint="Change the name or --format."
         )
+    if file_format == "parquet":
+        require_package("pyarrow", "Parquet", extra="parquet")
     path = output or run.path / f"{what}.{file_format}"
     _require_replaceable(path, what, file_format)
     try:
@@ -65,20 +67,14 @@ def _require_replaceable(path: Path, what: What, file_format: Format) -> None:
         if path.is_file() and not path.stat().st_size:
             return
         if file_format == "parquet":
-            names = _pyarrow("pyarrow.parquet").read_schema(path).names
+            from pyarrow.parquet import read_schema
+
+            names = read_schema(path).names
         else:
             with path.open(encoding="utf-8") as file:
                 names = json.loads(file.readline()).keys()
     if not _OWN[what].issubset(names):
         raise UserError(f"{path} exists and is not an export of {what}.", hint="Choose another file with --output.")
-
-
-def _pyarrow(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        hint = "Install it with pip install 'skillmix[parquet]', or use --format jsonl."
-        raise UserError("Parquet files need the package pyarrow.", hint=hint) from None
 
 
 def _about(run: str, text: StudentText, facts: TextFacts) -> Row:
@@ -192,20 +188,24 @@ def write_rows(path: Path, rows: Iterable[Row], file_format: Format, *, at_once:
     A column may be empty in the first rows. Rows of a Parquet file are therefore written as JSON lines first, to find
     the types of all columns, and then in row groups.
     """
-    lines = path if file_format == "jsonl" else path.with_name(f"{path.name}-lines")
-    schema: Any = None
-    source = iter(rows)
-    with lines.open("w", encoding="utf-8") as file:
-        while chunk := list(islice(source, at_once if file_format == "parquet" else 1)):
-            file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in chunk)
-            if file_format == "parquet":
-                arrow = _pyarrow("pyarrow")
-                own = arrow.Table.from_pylist(chunk).schema
-                schema = arrow.unify_schemas([schema or own, own], promote_options="permissive")
+
+    def dumped(chunk: Iterable[Row]) -> Iterator[str]:
+        return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in chunk)
+
     if file_format == "jsonl":
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(dumped(rows))
         return
-    arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
-    with lines.open(encoding="utf-8") as file, parquet.ParquetWriter(path, schema or arrow.schema([])) as writer:
+    import pyarrow
+    from pyarrow import parquet
+
+    lines, schema, source = path.with_name(f"{path.name}-lines"), pyarrow.schema([]), iter(rows)
+    with lines.open("w", encoding="utf-8") as file:
+        while chunk := list(islice(source, at_once)):
+            file.writelines(dumped(chunk))
+            own = pyarrow.Table.from_pylist(chunk).schema
+            schema = pyarrow.unify_schemas([schema, own], promote_options="permissive")
+    with lines.open(encoding="utf-8") as file, parquet.ParquetWriter(path, schema) as writer:
         while chunk := [json.loads(line) for line in islice(file, at_once)]:
-            writer.write_table(arrow.Table.from_pylist(chunk, schema=schema))
+            writer.write_table(pyarrow.Table.from_pylist(chunk, schema=schema))
     lines.unlink()

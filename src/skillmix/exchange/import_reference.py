@@ -30,7 +30,6 @@ _BEFORE_ANSWER = "The student's answer was: \""
 _AFTER_ANSWER = re.compile(r"\"[^\S\n]*+\n[^\S\n]*+\n\s*+(?<=\n)For reference, here are")
 _LAYOUT = "Name a folder that contains records such as k3_s10_vdefault_r1/<student>/records.csv."
 _NOTHING = "Correct the file; nothing in it was imported."
-
 Row = dict[str, str]
 
 

@@ -7,16 +7,16 @@ fill the same prompts as `skillmix run`.
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from skillmix.calls import ONLY_TURN, GenerateKey, GradeKey, Reply, Request
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
-from skillmix.errors import UserError, faults_error
+from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.experiment.step_base import setting_label
-from skillmix.files import located_fault
+from skillmix.files import validated
 from skillmix.grading.points import StudentText, earns_nothing, reasons_of
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
@@ -88,12 +88,8 @@ _MOST_TEXTS: Final = 1_000_000
 
 def settings_of(document: object, *, source: str) -> InspectTaskSettings:
     """Parse the settings of the task or of an untrusted log; the experiment validates the values later."""
-    try:
-        return InspectTaskSettings.model_validate(document)
-    except ValidationError as error:
-        faults = [located_fault(fault, InspectTaskSettings) for fault in error.errors()]
-        hint = f"The settings of the task are {', '.join(InspectTaskSettings.model_fields)}."
-        raise faults_error(source, faults, hint=hint) from None
+    hint = f"The settings of the task are {', '.join(InspectTaskSettings.model_fields)}."
+    return validated(InspectTaskSettings, document, source=source, hint=hint)
 
 
 class AskedBy(NamedTuple):

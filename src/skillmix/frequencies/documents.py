@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import IO, Final, TypeVar
 
 from skillmix.calls import clean_text, text_id
-from skillmix.errors import UserError, faults_error
+from skillmix.errors import faults_error
+from skillmix.files import require_package
 from skillmix.grading.answers import sentence_spans
 
 _TEXT: Final = (".txt", ".txt.gz", ".text", ".md")
@@ -237,11 +238,10 @@ def value_at(record: object, text_field: str) -> object:
 
 
 def _read_parquet(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]'") from None
+    require_package("pyarrow", "Parquet", extra="parquet")
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
     try:
         with ParquetFile(file) as table:
             # A dotted field is either a column of this name or part of a nested column.

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from skillmix.catalog.catalog import INVISIBLE, before_parenthesis, fold_name
 from skillmix.grading.answers import without_thought
@@ -23,7 +23,6 @@ from skillmix.grading.blocks import (
     NOTHING_TO_QUOTE,
     Block,
     FindCriterion,
-    LineReader,
     Mark,
     Parsed,
     Quotable,
@@ -276,62 +275,11 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
         return Reading(named, read.problem, read.notes)
     reply = with_json_as_tables(said)
     student = quotable(text, rubric)
-    plain = None if student.words else read_plain_table(rubric, reply)
-    if plain is not None:
-        points = tuple(plain.points.get(index) for index in range(len(rubric.criteria)))
-        return _reading_of_points(reply, points, [plain.total], [])
-    return read_any_form(rubric, reply, student, text=text)
-
-
-def read_any_form(rubric: Rubric, reply: str, student: Quotable, *, text: str | None = None) -> Reading:
-    """Parse a reply of any form, the plain one included."""
     by_equality = _attempt(rubric, reply, student)
     # Next to a text that contains grades itself, an inexact label might be an inexact quotation.
     if by_equality.reading.points is not None or not by_equality.missing or student.words:
         return by_equality.reading
     return _read_loosely(rubric, reply, text, by_equality.missing) or by_equality.reading
-
-
-_PLAIN_ROW: Final = re.compile(r"^\|([^|\n]*)\|([^|\n]*)\|[ \t]*$", re.MULTILINE)
-_NOT_PLAIN: Final = (">", "```", "~~~", "\r", "\\|")
-_PLAIN_HEADERS: Final = {("criteria", "points earned"), ("criterion", "points earned")}
-_PLAIN_POINTS: Final = {"0": 0.0, "1": 1.0}
-
-
-class PlainTable(NamedTuple):
-    """Points by index of the criterion, and the total if the table has one."""
-
-    points: dict[int, float]
-    total: float | None
-
-
-def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
-    """Read the form that prompts request: one table of two columns with each criterion once; None for any other form.
-
-    The points are those of the general parser, which takes three times as long (`bench/scoring.py`).
-    """
-    rows = _PLAIN_ROW.findall(reply)
-    if len(rows) < rubric.k + 4 or any(sign in reply for sign in _NOT_PLAIN):
-        return None
-    start, end = reply.find("|"), reply.rfind("|")
-    is_one_table = reply.count("|") == 3 * len(rows) and reply.count("\n", start, end) == len(rows) - 1
-    header, rule, *rest = [(first.strip(), second.strip()) for first, second in rows]
-    if not is_one_table or "".join(rule).strip("-: ") or tuple(map(str.lower, header)) not in _PLAIN_HEADERS:
-        return None
-    table = PlainTable({}, None)
-    for label, cell in rest:
-        index = rubric.criterion_of(label) if 0 < len(label) <= rubric.longest_label else None
-        if index is not None and index not in table.points and cell in _PLAIN_POINTS:
-            table.points[index] = _PLAIN_POINTS[cell]
-        elif index is None and table.total is None and label.lower().startswith("total") and cell.isdecimal():
-            table = table._replace(total=float(cell))
-        else:
-            return None
-    if len(table.points.keys() - {rubric.k + 2}) < rubric.k + 2:
-        return None
-    prose = [line for line in (reply[:start] + reply[end + 1 :]).splitlines() if line]
-    lines = LineReader(rubric, prose, student=NOTHING_TO_QUOTE)
-    return None if any(lines.marks(line) for line in prose) else table
 
 
 def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) -> tuple[float | None, ...]:
@@ -434,18 +382,12 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
     points, problem = _settle(rubric, own)
     if points is None:
         return Reading(None, problem, tuple(notes))
-    return _reading_of_points(reply, points, [block.total for block in own], notes)
-
-
-def _reading_of_points(
-    reply: str, points: tuple[float | None, ...], totals: list[float | None], notes: list[str]
-) -> Reading:
     if 0 not in points and _declines(reply):
         # A list of maximum points looks like full marks, but a refusal beside it shows that it is not a grading.
         problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)
-    for total in totals:
+    for total in (block.total for block in own):
         if total is not None and total != earned:
             notes.append(f"the total {total:g} differs from the sum of the points {earned:g}")
     return Reading(points, None, tuple(notes))

@@ -117,7 +117,7 @@ def _is_ready(folder: Path) -> bool:
 
 def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
     """Download and convert a model, or wait until another process has done so."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     missing = [package for package in _NEEDED if find_spec(package) is None]
     if missing:
@@ -132,17 +132,9 @@ def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
             f"The cache folder {folder.parent} cannot be created: {error.strerror}.",
             hint="Set SKILLMIX_CACHE to a folder that you can write to, with 800 MB free.",
         ) from None
-    lock = FileLock(folder.parent / f"{folder.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say(f"waiting for another process that is making {folder}")
-        lock.acquire()
-    try:
+    with FileLock(folder.parent / f"{folder.name}.lock"):
         if not _is_ready(folder):
             _make(source, folder, say=say)
-    finally:
-        lock.release()
 
 
 def _make(source: BundledSource, folder: Path, *, say: Say) -> None:

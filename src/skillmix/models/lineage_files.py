@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, field_validator
 
-from skillmix.errors import UserError, faults_error
-from skillmix.files import json_object, located_fault
+from skillmix.errors import UserError
+from skillmix.files import json_object, validated
 from skillmix.models.specs import parse_spec
 
 LINEAGE_FILE: Final = "skillmix.json"
@@ -222,10 +222,6 @@ def _checked(schema: type[_File], kind: str, folder: Path, *, strict: bool, hint
     document = _read(folder)
     if document is None or (not strict and document.get("kind") != kind):
         return None
-    try:
-        file = schema.model_validate(document)
-    except ValidationError as error:
-        faults = [located_fault(fault, schema) for fault in error.errors()]
-        raise faults_error(str(folder / LINEAGE_FILE), faults, hint=hint) from None
+    file = validated(schema, document, source=str(folder / LINEAGE_FILE), hint=hint)
     file._document = document
     return file

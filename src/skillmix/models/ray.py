@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from itertools import count
 from math import inf
@@ -34,7 +33,6 @@ from skillmix.models.checkpoints import checkpoint_of, content_hash_of
 from skillmix.models.local.model import MODELS
 from skillmix.models.simple import CONCURRENCY
 from skillmix.models.specs import (
-    InstalledProvider,
     ModelOptions,
     ModelSpec,
     installed_providers,
@@ -114,12 +112,11 @@ class SharedFolder(NamedTuple):
 
 
 class OpenOrder(NamedTuple):
-    """A model that an actor must open, with the folders of its checkpoint or the class of its installed provider."""
+    """A model that an actor must open, with the folders of its checkpoint."""
 
     spec: ModelSpec
     options: ModelOptions
     folders: tuple[SharedFolder, ...] = ()
-    provider: InstalledProvider | None = None
 
 
 class Begun(NamedTuple):
@@ -153,7 +150,7 @@ class ModelActor:
         self._kept.enter_context(MODELS.keeping())
         self._open: dict[int, _Served] = {}
 
-    async def begin(self, number: int, versions: str, order: bytes) -> Begun:
+    async def begin(self, number: int, versions: str, pickled: bytes) -> Begun:
         """Open a model, or reopen it if the driver has lost its answers; report missing folders instead."""
         host = visible(platform.node())
         if versions != VERSIONS:
@@ -162,19 +159,18 @@ class ModelActor:
                 hint="Install the same versions on all machines.",
             )
         await self.end(number)
-        wanted: OpenOrder = pickle.loads(order)
-        spec = wanted.spec
-        if wanted.folders:
-            places = [await asyncio.to_thread(folder.place) for folder in wanted.folders]
-            lacking = tuple(folder for folder, place in zip(wanted.folders, places, strict=True) if place is None)
+        order: OpenOrder = pickle.loads(pickled)  # only now, because another version may have other classes
+        spec = order.spec
+        if order.folders:
+            places = [await asyncio.to_thread(folder.place) for folder in order.folders]
+            lacking = tuple(folder for folder, place in zip(order.folders, places, strict=True) if place is None)
             if lacking:
                 return Begun(host, lacking=lacking)
             provider = "local" if provider_of(spec).is_engine else spec.provider
             spec = ModelSpec(provider, "+".join(map(str, places)))
         requests: asyncio.Queue[Request] = asyncio.Queue()
         news: asyncio.Queue[_Item] = asyncio.Queue()
-        options = replace(wanted.options, say=news.put_nowait)
-        model = open_model(spec, options) if wanted.provider is None else wanted.provider.open(spec, options)
+        model = open_model(spec, replace(order.options, say=news.put_nowait))
 
         async def pulled() -> AsyncIterator[Request]:
             while True:
@@ -188,7 +184,7 @@ class ModelActor:
                 news.put_nowait(error)
             except Exception as error:  # noqa: BLE001  # the driver raises it
                 words = visible(f"{type(error).__name__}: {error}".splitlines()[0])
-                news.put_nowait(UserError(f"{wanted.spec} failed: {words}.", hint=_RAY_LOGS))
+                news.put_nowait(UserError(f"{order.spec} failed: {words}.", hint=_RAY_LOGS))
 
         self._open[number] = _Served(model, requests, news, asyncio.create_task(serve()))
         return Begun(host, model.limits.in_flight or CONCURRENCY)
@@ -579,26 +575,13 @@ class OnRay(Model):
 
 
 def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
-    """Return the pickled order to open a model, with its checkpoint's folders or its installed provider's class."""
+    """Return the pickled order to open a model, with its checkpoint's folders."""
     plain = ModelOptions(options.concurrency, options.timeout, options.access)
     folders: tuple[SharedFolder, ...] = ()
     if provider_of(spec).has_checkpoint:
         checkpoint = checkpoint_of(spec)
         folders = tuple(map(SharedFolder.of, (checkpoint.base, *checkpoint.adapters)))
-    installed = installed_providers().get(spec.provider)
-    if installed is None:
-        return pickle.dumps(OpenOrder(spec, plain, folders))
-    from ray import cloudpickle
-
-    factory = installed.load()
-    entry = EntryPoint(installed.entry.name, installed.entry.value, installed.entry.group)
-    package = sys.modules[factory.__module__.partition(".")[0]]
-    cloudpickle.register_pickle_by_value(package)  # the machines may lack the package
-    try:
-        order: bytes = cloudpickle.dumps(OpenOrder(spec, plain, (), replace(installed, entry=entry, factory=factory)))
-        return order
-    finally:
-        cloudpickle.unregister_pickle_by_value(package)
+    return pickle.dumps(OpenOrder(spec, plain, folders))
 
 
 def _join(ray: Any) -> None:

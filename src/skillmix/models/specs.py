@@ -373,7 +373,6 @@ class InstalledProvider:
     name: str
     package: str
     entry: EntryPoint
-    factory: Any = None  # the provider's class, if another process loaded it and sent it to this one
 
     @property
     def form(self) -> str:
@@ -382,8 +381,6 @@ class InstalledProvider:
 
     def load(self) -> Any:
         """Import the provider's class."""
-        if self.factory is not None:
-            return self.factory
         try:
             factory = self.entry.load()
         except Exception as error:

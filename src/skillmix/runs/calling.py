@@ -1,6 +1,5 @@
 """Make the calls of one step (generate, grade or both) that are missing from the journal."""
 
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -235,34 +234,22 @@ class FirstTurns:
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
         """Yield the first turn of each unfinished conversation, once even if several cells share the conversation.
 
-        Conversations with missing calls come first, so that a long run continues at once. A conversation that has all
-        its calls is checked for unparseable votes. The first conversation of each cell is always yielded, so that a
-        changed setting is detected.
+        A conversation that has all its calls is checked for unparseable votes. The first conversation of each cell is
+        always yielded, so that a changed setting is detected.
         """
-        first = self._conversations.first
-        later: list[tuple[PlannedCell, array[int]]] = []
         for cell in cells:
             if cell.student not in self._done:
                 self._done[cell.student] = self._journal.calls_by_conversation(cell.student)
             done = self._done[cell.student]
             all_calls = self._conversations.turns_of(cell.student) + self._conversations.votes_wanted()
-            whole = array("q")
             for index, (combination, generation) in enumerate(conversations_of_cell(cell)):
                 conversation = cell.student, combination.id, generation
                 if conversation in self._seen:
                     continue
                 self._seen.add(conversation)
                 if index > 0 and done.get((combination.id, generation), 0) >= all_calls:
-                    whole.append(index)
-                else:
-                    yield first(cell.student, combination, generation)
-            later.append((cell, whole))
-        for cell, whole in later:
-            for index in whole:
-                place, number = divmod(index, len(cell.numbers))
-                combination, generation = cell.combinations[place], cell.numbers[number]
-                calls = self._journal.conversation(cell.student, combination.id, generation)
-                if self._conversations.is_settled(combination, calls):
-                    self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
-                else:
-                    yield first(cell.student, combination, generation)
+                    calls = self._journal.conversation(*conversation)
+                    if self._conversations.is_settled(combination, calls):
+                        self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
+                        continue
+                yield self._conversations.first(cell.student, combination, generation)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from skillmix.calls import (
     ONLY_TURN,
@@ -47,10 +47,7 @@ class Conversations:
         self._model_graders = [name for name in graders if experiment.graders[name].asked]
         self._combinations: dict[str, Combination] = {}
         self._worked_turns: dict[str, tuple[Message, ...]] = {}
-        self._system_turns: dict[str, Message] = {}
         self._models: dict[str, _Asked] = {}
-        self._prompts_made: dict[tuple[str, str], tuple[str, ...]] = {}
-        """The prompts of recent conversations, by student and combination."""
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:
@@ -146,22 +143,11 @@ class Conversations:
                 yield self._task(grade, messages, subject)
 
     def _system(self, settings: StudentSettings | GraderSettings) -> tuple[Message, ...]:
-        """Return the system turn of a model, if any.
-
-        All conversations share one object, so that the turn is hashed only once.
-        """
-        if settings.system is None:
-            return ()
-        return (self._system_turns.setdefault(settings.system, Message("system", settings.system)),)
+        """Return the system turn of a model, if any."""
+        return () if settings.system is None else (Message("system", settings.system),)
 
     def _student_prompts(self, student: str, combination: Combination) -> tuple[str, ...]:
-        made = self._prompts_made.get((student, combination.id))
-        if made is None:
-            if len(self._prompts_made) >= _MOST_PROMPTS:
-                self._prompts_made.clear()
-            made = self._prompts_of(student).student_prompts(self._catalog, combination)
-            self._prompts_made[student, combination.id] = made
-        return made
+        return self._prompts_of(student).student_prompts(self._catalog, combination)
 
     def _prompts_of(self, student: str) -> PromptSet:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
@@ -191,9 +177,6 @@ class _Asked(NamedTuple):
     decoding: Decoding
     seed: int | None
     """The experiment's seed; None if requests have no seed."""
-
-
-_MOST_PROMPTS: Final = 20_000
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:

@@ -53,7 +53,6 @@ _PUT_CALL: Final = (
 """A later outcome replaces a temporary problem or a call in a batch, but never a reply."""
 _PUT_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _PUT_ATTEMPT: Final = "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) VALUES (?, ?, ?, ?, ?, ?)"
-_MOST_KNOWN_MESSAGES: Final = 50_000
 _AT_ONCE: Final = 500
 """The largest number of values in the `IN` list of a query."""
 
@@ -92,12 +91,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self._lock.release()
             raise
         self._sent: set[CallKey] = set()
-        self._begun: dict[str, set[tuple[str, int]]] = {}
-        """For each student, the conversations that had a row when a step began; later keys are in `_written`."""
-        self._written: set[int] = set()
-        """Hashes of the keys that this process has written, so that most calls of a new run need no query."""
-        self._known_messages: set[str] = set()
-        """Hashes of messages that are known to be stored; worked examples, for instance, are part of every request."""
 
     def __exit__(self, *problem: object) -> None:
         self.close()
@@ -144,7 +137,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 yield
                 self.connection.execute("COMMIT")
             except BaseException:
-                self._known_messages.clear()
                 if self.connection.in_transaction:  # if the disk is full, SQLite has already ended the transaction
                     self.connection.execute("ROLLBACK")
                 raise
@@ -209,9 +201,9 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     def _put_calls(self, calls: Sequence[tuple[Request, Outcome]], *, origin: Origin = "call") -> None:
         """Write the rows of calls and their messages inside the caller's transaction."""
-        at, known = now(), self._known_messages
-        messages = {m.content_hash: m for request, _ in calls for m in request.messages if m.content_hash not in known}
+        messages = {m.content_hash: m for request, _ in calls for m in request.messages}
         contents = [(address, message.role, message.content) for address, message in messages.items()]
+        at = now()
         rows = [row_of_call(request, outcome, origin=origin, at=at) for request, outcome in calls]
         place = _NAMES.index("reply")
         for row, (_, outcome) in zip(rows, calls, strict=True):
@@ -219,10 +211,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 contents.append((str(row[place]), "assistant", outcome.text))
         self.connection.executemany(_PUT_MESSAGE, contents)
         self.connection.executemany(_PUT_CALL, rows)
-        self._written.update([hash(request.key) for request, _ in calls])
-        if len(known) > _MOST_KNOWN_MESSAGES:
-            known.clear()
-        known.update(messages)
 
     def put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
         """Record a request as part of a batch with its worst-case cost, replacing a problem or an earlier batch."""
@@ -232,7 +220,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.connection.execute(f"DELETE FROM call WHERE {where}", values)
         self.connection.executemany(_PUT_MESSAGE, [(m.content_hash, m.role, m.content) for m in request.messages])
         self.connection.execute(_PUT_CALL, row_of_submitted(request, worst, tag))
-        self._written.add(hash(request.key))
+
+    def rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a query finds."""
+        with telling_what_broke(self.path):
+            return self.connection.execute(query, values).fetchall()
 
     @property
     def submissions(self) -> "Submissions":
@@ -245,15 +237,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         Calls in batches must not be repeated. `submissions` lists them. A different request under the same key is an
         error.
         """
-        key = request.key
-        begun = self._begun.get(key.student)
-        if begun is not None and (key.combination, key.generation) not in begun and hash(key) not in self._written:
+        where, values = where_key(request.key)
+        rows = self.rows(f"{_CALLS} WHERE {where}", values)
+        if not rows:
             return None
-        where, values = where_key(key)
-        with telling_what_broke(self.path):
-            row = self.connection.execute(f"{_CALLS} WHERE {where}", values).fetchone()
-        if row is None:
-            return None
+        (row,) = rows
         if row[_COLUMNS.index("request_hash")] != request.content_hash:
             start = _COLUMNS.index("model")
             raise changed_settings(request, row[start : start + 4])
@@ -266,9 +254,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         for stage, order in _KEY_ORDER.items():
             where = f"stage = '{stage}' AND student = ? AND combination = ? AND generation = ?"
             query = f"{_CALLS} WHERE {where} ORDER BY {order}"
-            with telling_what_broke(self.path):
-                rows = self.connection.execute(query, (student, combination, generation)).fetchall()
-            calls += [call_of_row(row) for row in rows]
+            calls += [call_of_row(row) for row in self.rows(query, (student, combination, generation))]
         return calls
 
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
@@ -281,9 +267,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             "AND (status = 'done' OR coalesce(problem_kind, '') = 'final')) "
             "FROM call WHERE student = ? GROUP BY combination, generation"
         )
-        with telling_what_broke(self.path):
-            rows = self.connection.execute(query, (student,)).fetchall()
-        self._begun[student] = {(combination, generation) for combination, generation, _ in rows}
+        rows = self.rows(query, (student,))
         return {(combination, generation): count for combination, generation, count in rows if count}
 
     def spent(self) -> tuple[int, float]:
@@ -291,11 +275,9 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
         An attempt without a reply counts with its worst-case cost.
         """
-        with telling_what_broke(self.path):
-            attempts, lost = self.connection.execute("SELECT count(*), total(cost_usd) FROM attempt").fetchone()
-            # The worst-case cost of a call in a batch is not spent yet. It is in `submissions`.
-            query = "SELECT total(cost_usd) FROM call WHERE status != 'submitted'"
-            cost = self.connection.execute(query).fetchone()[0]
+        ((attempts, lost),) = self.rows("SELECT count(*), total(cost_usd) FROM attempt")
+        # The worst-case cost of a call in a batch is not spent yet. It is in `submissions`.
+        ((cost,),) = self.rows("SELECT total(cost_usd) FROM call WHERE status != 'submitted'")
         return attempts, cost + lost
 
     def record_sent(self, request: Request, cost_usd: float) -> None:
@@ -345,16 +327,12 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             for row in connection.execute(query, values):  # noqa: UP028
                 yield row
 
-    def calls(self, stage: Stage, *, student: str | None = None, with_drafts: bool = True) -> Iterator[Call]:
-        """Yield the calls of a stage in key order. With `student`, only calls about this student are read.
-
-        Without drafts, replies to the first of several turns are omitted.
-        """
+    def calls(self, stage: Stage, *, student: str | None = None) -> Iterator[Call]:
+        """Yield the calls of a stage in key order. With `student`, only calls about this student are read."""
         # With a literal stage and the key's order, SQLite can walk the index of that stage instead of sorting replies.
         query = (
             f"{_CALLS} WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
             f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
-            f"{'' if with_drafts else 'AND (turn <> 1 OR reply IS NULL)'}"
         )
         values = [] if student is None else [student]
         order = f"ORDER BY {_KEY_ORDER[stage]}"
@@ -555,8 +533,7 @@ class Submissions:
             "AND tag NOT IN (SELECT batch FROM call WHERE status = 'submitted') "
             "AND at > (SELECT coalesce(max(at), '') FROM batch WHERE model = ? AND state = 'read')"
         )
-        with telling_what_broke(self._journal.path):
-            return int(self._connection.execute(query, (model, model)).fetchone()[0])
+        return int(self._journal.rows(query, (model, model))[0][0])
 
     def batches(self) -> list[StoredBatch]:
         """Return the batches with calls that have no outcome yet, oldest first."""
@@ -564,14 +541,11 @@ class Submissions:
             f"SELECT {_BATCH_COLUMNS} FROM batch WHERE tag IN (SELECT batch FROM call WHERE status = 'submitted') "
             "ORDER BY at, tag"
         )
-        with telling_what_broke(self._journal.path):
-            return [StoredBatch(*row) for row in self._connection.execute(query)]
+        return [StoredBatch(*row) for row in self._journal.rows(query)]
 
     def calls(self, tag: str | None = None) -> list[SubmittedCall]:
         """Return the calls of one batch in the order of its lines, or the calls of all batches."""
         where, values = ("", ()) if tag is None else ("AND batch = ?", (tag,))
-        with telling_what_broke(self._journal.path):
-            rows = self._connection.execute(
-                f"SELECT {_SUBMITTED_COLUMNS} FROM call WHERE status = 'submitted' {where} ORDER BY id", values
-            ).fetchall()
+        query = f"SELECT {_SUBMITTED_COLUMNS} FROM call WHERE status = 'submitted' {where} ORDER BY id"
+        rows = self._journal.rows(query, values)
         return [SubmittedCall(key_of(key), tag, worst, own) for *key, tag, worst, own in rows]

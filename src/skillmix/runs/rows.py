@@ -55,7 +55,7 @@ def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", 
             "assistant", outcome.text
         )  # the text of a reply is already clean, like the text of a message
         counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
-        done = ("done", reply, *counts, None, None, None, json_text(outcome.not_sent) if outcome.not_sent else "[]")
+        done = ("done", reply, *counts, None, None, None, json_text(outcome.not_sent))
     else:
         problem = (outcome.kind, outcome.reason, outcome.detail)
         done = ("problem", None, None, None, None, None, *problem, "[]")
@@ -69,15 +69,8 @@ def row_of_submitted(request: Request, worst: float | None, tag: str) -> tuple[o
 
 
 def _settings_of(request: Request) -> tuple[object, ...]:
-    addresses = [message.content_hash for message in request.messages]
-    # Hexadecimal hashes contain no character that needs an escape.
-    messages = '["' + '","'.join(addresses) + '"]' if addresses else "[]"
-    return request.model, messages, _decoding_json(request.decoding), request.seed, request.content_hash
-
-
-@lru_cache(maxsize=256)
-def _decoding_json(decoding: Decoding) -> str:
-    return json_text(decoding.settings())
+    messages = json_text([message.content_hash for message in request.messages])
+    return request.model, messages, json_text(request.decoding.settings()), request.seed, request.content_hash
 
 
 def _key_values(key: CallKey) -> tuple[object, ...]:
@@ -149,7 +142,7 @@ def call_of_row(row: Sequence[Any]) -> Call:
             key=key_of(key),
             outcome=_outcome_of(row[15:]),
             model=model,
-            messages=_addresses_of(messages),
+            messages=tuple(json.loads(messages)),
             decoding=_decoding_of(decoding),
             seed=seed,
             request_hash=request_hash,
@@ -166,12 +159,6 @@ def key_of(columns: Sequence[Any]) -> CallKey:
     if turn is not None:
         return GenerateKey(student, combination, generation, turn)
     return GradeKey(student, combination, generation, text, grader, round_number, attempt)
-
-
-@lru_cache(maxsize=256)
-def _addresses_of(stored: str) -> tuple[str, ...]:
-    """Decode the message hashes of a call; cached, because consecutive rounds of a grader share them."""
-    return tuple(json.loads(stored))
 
 
 @lru_cache(maxsize=256)

@@ -96,16 +96,14 @@ def written_conversations(
     *,
     student: str | None = None,
     with_uncounted: bool = False,
-    with_drafts: bool = True,
 ) -> Iterator[WrittenConversation]:
     """Yield the student's part of every conversation, or of the conversations of one `student`, in key order.
 
     Conversations that a dataset step of an earlier version prefetched but never counted are omitted by default.
-    Without drafts, replies that are followed by another turn are not read.
     """
     turns = run.turns
     untried = () if with_uncounted else set(journal.rows("SELECT student, combination, generation FROM uncounted"))
-    source = _by_conversation(journal.calls("generate", student=student, with_drafts=with_drafts or turns is None))
+    source = _by_conversation(journal.calls("generate", student=student))
     while block := list(islice(source, _AT_ONCE)):
         combinations = journal.combinations_of({key[1] for key, _ in block}, is_complete=False)
         for key, calls in block:
@@ -129,7 +127,7 @@ def graded_conversations(
     graders = run.known_graders
     groups = _by_conversation(journal.calls("grade", student=student))
     group = next(groups, None)
-    for key, turns, text in written_conversations(run, journal, with_drafts=False) if written is None else written:
+    for key, turns, text in written_conversations(run, journal) if written is None else written:
         if text is None:
             continue
         while group is not None and group[0] < key:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # the checkers are loaded only by a run whose texts code chec
     from skillmix.checkers.judge import Judge, Verdict
     from skillmix.checkers.passage import Span
 
-READER_VERSION: Final = 6
+READER_VERSION: Final = 7
 """Increase this number whenever a change could alter the grade for the same replies. A test detects changed code."""
 PERSON: Final = "person"
 """The model name that the journal stores for a grader who is a person."""

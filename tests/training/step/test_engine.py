@@ -109,8 +109,7 @@ def test_what_does_not_fit_alone_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_replaced_tokens_of_one_example_leave_the_others_alone() -> None:
     from skillmix.training.data.batches import pack
-    from skillmix.training.step.packed_model import PackedModel
-    from skillmix.training.step.recordings import inputs_of
+    from skillmix.training.step.packed_model import PackedModel, inputs_of
 
     packed = PackedModel(tiny_model())
     examples = [example(length, seed=length) for length in (30, 41, 17)]

@@ -10,8 +10,7 @@ import transformers
 from skillmix.errors import UserError
 from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
-from skillmix.training.step.packed_model import PackedModel
-from skillmix.training.step.recordings import inputs_of
+from skillmix.training.step.packed_model import PackedModel, inputs_of
 
 COMMON = {
     "vocab_size": 97,

@@ -6,8 +6,7 @@ from transformers import GPT2Config, MixtralConfig
 
 from skillmix.training.data.batches import pack
 from skillmix.training.step.engine import activation_bytes
-from skillmix.training.step.packed_model import PackedModel
-from skillmix.training.step.recordings import inputs_of
+from skillmix.training.step.packed_model import PackedModel, inputs_of
 from tests.training.tiny import VOCABULARY, example, tiny_model
 
 

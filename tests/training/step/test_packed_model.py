@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from skillmix.experiment.train_step import LoraSettings
-from skillmix.training.saving import with_adapter
+from skillmix.training.job_run import with_adapter
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import random_step, tiny_model

@@ -12,11 +12,11 @@ from skillmix.experiment.train_step import LoraSettings
 from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
-from skillmix.training.saving import with_adapter
+from skillmix.training.job_run import with_adapter
 from skillmix.training.step import engine as engine_module
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
-from skillmix.training.step.recordings import Recordings, inputs_of, ladder_step, padded_shape
+from skillmix.training.step.packed_model import Recordings, inputs_of, ladder_step, padded_shape
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine

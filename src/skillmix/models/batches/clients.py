@@ -6,7 +6,7 @@ the call that creates the batch, for Anthropic, whose batches have no metadata, 
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
@@ -234,23 +234,19 @@ class BatchClient:
             query = f"limit={_PAGE}&{self.after}={quote(following, safe='')}"
         return CallProblem("passing", "too many batches", "the list of batches does not end")
 
-    async def results(self, view: BatchView, calls: int, keep: Callable[[LineResult], bool]) -> int | CallProblem:
-        """Stream an ended batch's results to `keep` until it returns True; return the number of unreadable lines."""
-        unreadable = 0
-
-        def take(raw: bytes) -> bool:
-            nonlocal unreadable
-            line = self.read_line(raw)
-            unreadable += line is None and bool(raw.strip())
-            return line is not None and keep(line)
-
+    async def results(self, view: BatchView, calls: int) -> tuple[list[LineResult], int] | CallProblem:
+        """Download an ended batch's results; return them with the number of unreadable lines."""
+        found: list[LineResult | None] = []
         for path in view.results:
             most = min(_LONGEST_LINE * (calls + 16), _LONGEST_FILE)
-            problem = await self.server.endpoint.get(path, max_bytes=most, take=take)
-            if isinstance(problem, CallProblem) and problem.reason != "reply too long":
-                return problem
-            unreadable += isinstance(problem, CallProblem)
-        return unreadable
+            raw = await self.server.endpoint.get(path, max_bytes=most)
+            if isinstance(raw, bytes):
+                found += [self.read_line(line) for line in raw.split(b"\n") if line.strip()]
+            elif raw.reason == "reply too long":
+                found.append(None)
+            else:
+                return raw
+        return [line for line in found if line is not None], found.count(None)
 
     def outcome(self, request: Request, line: LineResult) -> Outcome:
         """Convert a call's result to its outcome; providers bill only calls with a reply."""
@@ -303,15 +299,10 @@ class InlineBatches(BatchClient):
         unsure = CallProblem("passing", "the results of a possibly matching batch are missing", view.id)
         if view.state == "in progress":
             return unsure
-        tags: set[str] = set()
-
-        def keep(line: LineResult) -> bool:
-            tags.add(line.custom_id.partition("-")[0])
-            return sought.tag in tags
-
-        read = await self.results(view, sought.requests, keep)
+        read = await self.results(view, sought.requests)
         if isinstance(read, CallProblem):
             return False if read.reason in _NOT_OURS else read
+        tags = {line.custom_id.partition("-")[0] for line in read[0]}
         return sought.tag in tags or (False if tags else unsure)
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:

@@ -24,11 +24,10 @@ from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
 from skillmix.errors import LOG
 from skillmix.models.local.attention import CacheShape, prepared
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.cpu.cpu_decoder import GRAIN, CpuCache, CpuDecoder, PromptPiece
-from skillmix.models.local.cpu.products import MOST_SLOTS
+from skillmix.models.local.cpu.cpu_decoder import GRAIN, MOST_SLOTS, CpuCache, CpuDecoder, PromptPiece
 from skillmix.models.local.gpu.gpu_decoder import GpuDecoder, SlotCache
 from skillmix.models.local.gpu.kernels import can_step
-from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, start_of
+from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, numbers_of, start_of
 
 Done = Callable[[Request, Outcome], None]
 """Called with a request and its outcome."""
@@ -590,10 +589,7 @@ class _ChosenTokens(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, rows: Sequence[Start], width: int, padding: int, device: torch.device) -> None:
         self._width, self._padding = width, padding
-        numbers = np.zeros((len(rows), max(row.limit for row in rows)), dtype=np.float32)
-        for index, row in enumerate(rows):
-            numbers[index, : row.limit] = row.numbers
-        self._numbers = torch.from_numpy(numbers).to(device)
+        self._numbers = torch.from_numpy(numbers_of(rows, max(row.limit for row in rows))).to(device)
         self._limits = torch.tensor([row.limit for row in rows], device=device)
         self._temperatures = torch.tensor([row.temperature for row in rows], device=device)
         top_p = [1.0 if row.top_p is None else row.top_p for row in rows]

@@ -3,7 +3,7 @@
 Each token is a function of the logits and of one random number, which depends only on the call's seed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import shake_128
 
@@ -58,6 +58,19 @@ class Rows:
         """The tensors that a step changes."""
         return [self.token, self.position, self.count, self.written, self.is_active]
 
+    def begin(self, starts: Sequence[Start], send: Callable[[np.ndarray], torch.Tensor] = torch.from_numpy) -> None:
+        """Set up rows that start; `send` copies numbers to the device."""
+        settings = [(s.slot, s.limit, len(s.tokens) - 1, s.tokens[-1]) for s in starts]
+        slots, limits, positions, tokens = send(np.array(settings)).unbind(1)
+        sampling = [(s.temperature, 1.0 if s.top_p is None else s.top_p) for s in starts]
+        temperatures, top_p = send(np.array(sampling, dtype=np.float32)).unbind(1)
+        self.numbers[slots] = send(numbers_of(starts, self.numbers.shape[1]))
+        self.limit[slots], self.position[slots], self.token[slots] = limits, positions, tokens
+        self.temperature[slots], self.top_p[slots] = temperatures, top_p
+        # Avoid `tensor[slots] = 0`, which waits for a GPU.
+        self.count.index_fill_(0, slots, 0)
+        self.is_active.index_fill_(0, slots, True)
+
     def note_chances(self) -> None:
         """Record log-probabilities from now on; tests call this slow mode before a step is captured."""
         self.chances = torch.zeros(self.numbers.shape, device=self.numbers.device)
@@ -87,6 +100,14 @@ def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int =
     limit = decoding.max_tokens or DEFAULT_LIMIT
     temperature = 1.0 if decoding.temperature is None else decoding.temperature
     return Start(slot, tokens, known, uniforms(request.seed or 0, limit), temperature, decoding.top_p, limit)
+
+
+def numbers_of(starts: Sequence[Start], longest: int) -> np.ndarray:
+    """Return the random numbers of some rows, followed by zeros."""
+    numbers = np.zeros((len(starts), longest), dtype=np.float32)
+    for row, start in zip(numbers, starts, strict=True):
+        row[: start.limit] = start.numbers[: start.limit]
+    return numbers
 
 
 def uniforms(seed: int, count: int) -> np.ndarray:

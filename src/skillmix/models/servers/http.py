@@ -7,7 +7,8 @@ whether and when to retry.
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -29,11 +30,8 @@ _UNKNOWN_MODEL = re.compile(
 _PASSING: Final = {408, 409, 425, 429}
 _TURNED_AWAY: Final = {503, 529}  # server errors that occur before any work was done; such calls are not billed
 _UNSURE: Final = {408, 499}  # client errors after which the server may have done the work and may bill it
-_Take = Callable[[bytes], bool] | None
 MAX_REPLY: Final = 2**20
 """The maximum size of a decoded reply in bytes, unless the request allows many tokens."""
-MAX_LINE: Final = 2**24
-"""The maximum length in bytes of a line in a body that is read line by line; a longer line cannot be parsed."""
 MAX_LIST: Final = 2**22
 """The maximum size of a decoded list of models in bytes."""
 
@@ -63,12 +61,9 @@ class Endpoint:
         """Post a JSON body, and return the reply's body or the problem; a large `max_tokens` raises the size limit."""
         return await self._exchange("POST", path, {"json": body}, max(MAX_REPLY, 64 * (max_tokens or 0)))
 
-    async def get(self, path: str, *, max_bytes: int = MAX_LIST, take: _Take = None) -> bytes | CallProblem:
-        """Request a path, and return the reply's body or the problem.
-
-        With `take`, the body is empty, and `take` receives each line as it arrives until it returns True.
-        """
-        return await self._exchange("GET", path, {}, max_bytes, take=take)
+    async def get(self, path: str, *, max_bytes: int = MAX_LIST) -> bytes | CallProblem:
+        """Request a path, and return the reply's body or the problem."""
+        return await self._exchange("GET", path, {}, max_bytes)
 
     async def change(self, method: str, path: str, **content: Any) -> bytes | CallProblem:
         """Tell the server to create or delete something; return the body of its reply, or the problem."""
@@ -81,7 +76,7 @@ class Endpoint:
         return await self.change("POST", path, data=form)
 
     async def _exchange(
-        self, method: str, path: str, body: dict[str, Any], most: int, good: Sequence[int] = (200,), take: _Take = None
+        self, method: str, path: str, body: dict[str, Any], most: int, good: Sequence[int] = (200,)
     ) -> bytes | CallProblem:
         query = self._server.query
         url = f"{self._server.address}{path}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
@@ -97,9 +92,8 @@ class Endpoint:
         try:
             proxy = self._server.proxy
             async with self._session.request(method, url, allow_redirects=False, proxy=proxy, **body) as response:
-                is_good = response.status in good
-                raw, is_complete = await _read(response, most, take if is_good else None)
-                if not is_good:
+                raw, is_complete = await _read(response, most)
+                if response.status not in good:
                     return self.failure(response.status, raw, response.headers)
         except TimeoutError as error:
             is_free = isinstance(error, aiohttp.ConnectionTimeoutError)
@@ -145,33 +139,20 @@ class Endpoint:
         return CallProblem(kind, reason, detail, retry_after=wait, is_free=is_free)
 
 
-async def _read(response: aiohttp.ClientResponse, max_bytes: int, take: _Take = None) -> tuple[bytes, bool]:
-    """Read and decode a body up to a limit, and return whether it is complete; pass each line to `take`, if given."""
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> tuple[bytes, bool]:
+    """Read and decode a body up to a limit, and return whether it is complete."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise ValueError(f"the reply is encoded as {encoding}, which the request did not allow")
     decompressor = None if encoding in ("", "identity") else zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     body = bytearray()
-    received = decoded = 0
+    received = 0
     async for chunk in response.content.iter_any():
         received += len(chunk)  # compressed data may continue forever without expanding to a single byte
-        more = chunk if decompressor is None else decompressor.decompress(chunk, max_bytes + 1 - decoded)
-        decoded += len(more)
-        body += more
-        start = 0
-        while take is not None and (end := body.find(b"\n", start)) >= 0:
-            if take(bytes(body[start:end])):
-                response.close()
-                return b"", True
-            start = end + 1
-        del body[:start]
-        if take is not None and len(body) > MAX_LINE:
-            body = bytearray(b"?")  # the rest of the line is not a result
-        if max(received, decoded) > max_bytes:
+        body += chunk if decompressor is None else decompressor.decompress(chunk, max_bytes + 1 - len(body))
+        if max(received, len(body)) > max_bytes:
             response.close()
             return bytes(body), False
-    if take is not None:
-        take(bytes(body))
     return bytes(body), True
 
 
@@ -201,42 +182,20 @@ def fatal_in_probe(problem: CallProblem) -> CallProblem | None:
     return problem if problem.kind == "fatal" else None
 
 
-_DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LIMITED: Final = ("requests", "tokens", "input-tokens", "output-tokens")
-
-
 def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Return the wait in seconds that a server requests in one of the usual headers; None if it requests none.
+    """Return the wait in seconds that a server requests with `Retry-After`; None if it requests none.
 
-    >>> requested_wait({"retry-after": "20"}), requested_wait({"x-ratelimit-reset-requests": "1m2s"})
-    (20.0, 62.0)
+    >>> requested_wait({"Retry-After": "20"}), requested_wait({"retry-after-ms": "500"})
+    (20.0, 0.5)
     """
     fields = {name.lower(): value.strip() for name, value in headers.items()}
-    if "retry-after-ms" in fields:
-        values = [f"{fields['retry-after-ms']}ms"]
-    elif "retry-after" in fields:
-        values = [fields["retry-after"]]
-    else:  # the times at which the exhausted rate limits will be reset
-        pairs = [(f"x-ratelimit-reset-{unit}", f"x-ratelimit-remaining-{unit}") for unit in _LIMITED]
-        pairs += [(f"anthropic-ratelimit-{unit}-reset", f"anthropic-ratelimit-{unit}-remaining") for unit in _LIMITED]
-        values = [fields[reset] for reset, left in pairs if reset in fields and fields.get(left, "0") == "0"]
-    waits = [_seconds(value, now or datetime.now(UTC)) for value in values]
-    return max((wait for wait in waits if wait is not None), default=None)
-
-
-def _seconds(value: str, now: datetime) -> float | None:
-    """Convert a number, a duration such as 6m0s, or a date to seconds from now; None for anything else."""
-    parts = _DURATION.findall(value)
-    if parts and _DURATION.sub("", value) == "":
-        seconds = sum(float(count) * _UNITS[unit] for count, unit in parts)
-        return seconds if isfinite(seconds) else None
-    for read in (float, datetime.fromisoformat, parsedate_to_datetime):
-        try:
-            found = read(value)
-        except (ValueError, TypeError, OverflowError, IndexError):
-            continue
-        if isinstance(found, datetime):
-            found = ((found if found.tzinfo else found.replace(tzinfo=UTC)) - now).total_seconds()
-        return max(0.0, found) if isfinite(found) else None
-    return None
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(KeyError, ValueError):
+            seconds = float(fields[name]) * unit
+            return max(0.0, seconds) if isfinite(seconds) else None
+    try:
+        moment = parsedate_to_datetime(fields.get("retry-after", ""))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

@@ -477,20 +477,16 @@ class Batched:
         """Read the results. If some are missing, continue to poll for a while."""
         wanted = frozenset(batch.order)
         answered: set[str] = set()
-
-        def keep(line: LineResult) -> bool:
+        found = await self._client.results(view, batch.stored.requests)
+        if isinstance(found, CallProblem) and found.reason != "HTTP 404":
+            self._look_later(batch, found)
+            return
+        lines, unreadable = ([], 0) if isinstance(found, CallProblem) else found  # a missing file may arrive late
+        for line in lines:
             if line.kind == "answer" and line.custom_id.startswith(batch.stored.tag):
                 answered.add(line.custom_id)
             if line.custom_id in wanted and line.beats(batch.lines.get(line.custom_id)):
                 batch.lines[line.custom_id] = line
-            return False
-
-        unreadable = await self._client.results(view, batch.stored.requests, keep)
-        if isinstance(unreadable, CallProblem):
-            if unreadable.reason != "HTTP 404":  # a missing file may arrive late
-                self._look_later(batch, unreadable)
-                return
-            unreadable = 0
         missing = len(wanted) - len(batch.lines)
         is_empty = view.state == "ended" and view.answered is None and not batch.lines
         paid = batch.stored.requests if is_empty else view.answered or 0

@@ -17,6 +17,7 @@ from typing import IO, Final
 import numpy as np
 
 from skillmix.errors import UserError
+from skillmix.files import require_package
 from skillmix.hashing import digest
 from skillmix.training.data.examples import Example
 
@@ -113,11 +114,10 @@ def _json_texts(file: Path, field: str) -> Iterator[str]:
 
 
 def _parquet_texts(file: Path, field: str) -> Iterator[str]:
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]'") from None
+    require_package("pyarrow", "Parquet", extra="parquet")
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
     try:
         with ParquetFile(file) as table:
             if field not in table.schema_arrow.names:

@@ -18,8 +18,17 @@ from skillmix.training.data.batches import MicroBatch, pack, split
 from skillmix.training.data.examples import Example
 from skillmix.training.ranks import Ranks, shard
 from skillmix.training.step.optimizer import DTYPES, Optimizer, TrainingRecipe, split_weights
-from skillmix.training.step.packed_model import LOGITS, PackedModel, compile_layers, set_recompute
-from skillmix.training.step.recordings import Inputs, Recordings, inputs_of, ladder_step, padded_shape
+from skillmix.training.step.packed_model import (
+    LOGITS,
+    Inputs,
+    PackedModel,
+    Recordings,
+    compile_layers,
+    inputs_of,
+    ladder_step,
+    padded_shape,
+    set_recompute,
+)
 
 _FILL: Final = 128
 """The length of a micro-batch on a GPU is a multiple of this number of tokens."""

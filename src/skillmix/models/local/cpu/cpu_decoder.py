@@ -1,16 +1,23 @@
 """Generation on a CPU: every step generates one token per row, and prefills waiting prompts as the batch allows.
 
 A text depends only on its own request, bit for bit. A batch is one flat sequence, which consists of one token for each
-row that generates and then pieces of prompts. Matrix products treat all tokens alike (`products`). Attention treats
-rows and pieces separately. Each piece of a prompt is computed alone, in a shape that depends only on the piece's
-position and length. Plain attention over generating rows would cover as many positions as the longest row has, and a
-processor rounds differently when that number changes. So the keys of every row are cut into blocks of one size, each
-block is computed alone, in a constant shape, and the blocks of a row are added from first to last. Blocks after the end
-of a row add exact zeros, so their number does not matter.
+row that generates and then pieces of prompts. Matrix products treat all tokens alike. Attention treats rows and pieces
+separately. Each piece of a prompt is computed alone, in a shape that depends only on the piece's position and length.
+Plain attention over generating rows would cover as many positions as the longest row has, and a processor rounds
+differently when that number changes. So the keys of every row are cut into blocks of one size, each block is computed
+alone, in a constant shape, and the blocks of a row are added from first to last. Blocks after the end of a row add
+exact zeros, so their number does not matter.
+
+A processor may round a row differently when the product has a different number of rows, or when the row is at a
+different index. `make_rows_independent` tests matrix products on the current processor. If every row has the same bits
+in products of every size in `SIZES` with packed weights, each product has the smallest sufficient size. Otherwise each
+product is cut into pieces with a small, fixed number of rows. `fuse_layers` computes norms and MLPs in fewer passes
+over memory; each fused layer is used only if a trial on random rows gives the same results. A fused MLP also has the
+same bits in batches of every size, whereas with 5, 6 or 7 threads torch's SiLU rounds some numbers differently.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -18,11 +25,163 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from skillmix.models.local.attention import CacheShape
-from skillmix.models.local.cpu.products import LARGEST, fuse_layers, make_rows_independent, size_for
 from skillmix.models.local.sampling import Rows, Start
+
+LARGEST: Final = 256
+"""The largest number of rows in a product."""
+SIZES: Final = (8, *range(16, LARGEST + 1, 16))
+"""The possible numbers of rows in a product: 8, or a multiple of 16."""
+_PIECE: Final = 32
+"""The largest number of rows in a piece, for processors that need pieces."""
+MOST_SLOTS: Final = 64
+"""The most rows that generate at once; most of a batch is left for prompts, and the head has no larger product."""
+_TRIED_ROWS: Final = 16
+_MARK: Final = "_skillmix_rows_are_independent"
+
+_Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+def size_for(rows: int) -> int:
+    """Return the smallest number of rows in `SIZES` that is large enough."""
+    return SIZES[0] if rows <= SIZES[0] else -(-rows // 16) * 16
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def make_rows_independent(model: Any) -> bool:
+    """Replace a model's products with products that treat every row alike; return False if this was already done.
+
+    The model can then only run on this CPU.
+    """
+    if getattr(model, _MARK, False):
+        return False
+    setattr(model, _MARK, True)
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    one_of_each_shape = {tuple(layer.weight.shape): layer for layer in layers}.values()
+    head = model.get_output_embeddings()
+    try:
+        can_pack = all(
+            rows_agree(Packed(layer), inputs=layer.in_features, most_rows=MOST_SLOTS if layer is head else LARGEST)
+            for layer in one_of_each_shape
+        )
+    except (RuntimeError, AttributeError):  # this build of torch has no oneDNN
+        can_pack = False
+    piece = _PIECE
+    while piece > 1 and not can_pack and not _treats_rows_alike(one_of_each_shape, piece):
+        piece //= 2
+    embeddings = model.get_input_embeddings().weight
+    for layer in layers:
+        product: Any = Packed(layer) if can_pack else _in_pieces(layer, piece)
+        layer.forward = product
+        if can_pack and layer.weight is not embeddings:
+            # The packed weights replace the plain weights, because both together would take twice the memory.
+            layer.weight = torch.nn.Parameter(product.weight, requires_grad=False)
+    return True
+
+
+class Packed:
+    """A product whose weights have the layout of oneDNN; it accepts any number of rows."""
+
+    def __init__(self, layer: Any) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), LARGEST)
+        self._bias = None if layer.bias is None else layer.bias.detach()
+
+    def __call__(self, rows: torch.Tensor, activation: str = "none") -> torch.Tensor:
+        """Compute the product for some rows, followed by an activation."""
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
+        return product
+
+    def times(self, rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        """Compute the product and multiply it by factors, element by element."""
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, factors, self.weight, self._bias, "mul")
+        return product
+
+
+def rows_agree(product: _Product, *, inputs: int, most_rows: int) -> bool:
+    """Return whether random rows have the same bits in products of all sizes up to a limit, at every index."""
+    rows = torch.randn(most_rows, inputs, generator=torch.Generator().manual_seed(0))
+    reference = product(rows)
+    for size in SIZES:
+        first = (most_rows - size) // 2
+        if size < most_rows and not torch.equal(product(rows[first : first + size]), reference[first : first + size]):
+            return False
+    return bool((product(rows[:1].expand(most_rows, -1).contiguous()) == reference[0]).all())
+
+
+def _treats_rows_alike(layers: Iterable[Any], count: int) -> bool:
+    """Return whether equal rows have equal results in plain products."""
+    for layer in layers:
+        row = torch.randn(1, layer.in_features, generator=torch.Generator().manual_seed(0))
+        product = functional.linear(row.expand(count, -1).contiguous(), layer.weight)
+        if not (product == product[0]).all():
+            return False
+    return True
+
+
+def _in_pieces(layer: Any, piece: int) -> _Product:
+    """Compute a product in pieces of a fixed number of rows, the last one padded with zeros."""
+
+    def product(rows: torch.Tensor) -> torch.Tensor:
+        flat = rows.reshape(-1, rows.shape[-1])
+        padded = functional.pad(flat, (0, 0, 0, -len(flat) % piece))
+        pieces = [functional.linear(part, layer.weight, layer.bias) for part in padded.split(piece)]
+        return torch.cat(pieces)[: len(flat)].view(*rows.shape[:-1], -1)
+
+    return product
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def fuse_layers(model: Any) -> None:
+    """Replace the norms and MLPs of a model whose products treat every row alike."""
+    verdicts: dict[object, bool] = {}
+    for module in model.modules():
+        epsilon = getattr(module, "variance_epsilon", None)
+        parts = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
+        gates = [getattr(part, "forward", None) for part in parts]
+        layer: _Norm | _Mlp
+        if type(module).__name__.endswith("RMSNorm") and isinstance(epsilon, float):
+            layer = _Norm(module.weight.detach(), epsilon)
+        elif all(isinstance(part, Packed) for part in gates):
+            layer = _Mlp(*gates)  # type: ignore[arg-type]
+        else:
+            continue
+        kind = type(module), layer.inputs
+        if kind not in verdicts:
+            rows = torch.randn(1, _TRIED_ROWS, layer.inputs, generator=torch.Generator().manual_seed(1))
+            try:
+                is_same = bool(torch.allclose(layer(rows), module(rows), rtol=1e-4, atol=1e-5))
+            except RuntimeError:  # this build of torch has no such operation
+                is_same = False
+            verdicts[kind] = is_same and rows_agree(layer, inputs=layer.inputs, most_rows=LARGEST)
+        if verdicts[kind]:
+            module.forward = layer
+
+
+class _Norm:
+    """A root mean square norm that is computed in one call."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        self.inputs = len(weight)
+        self._weight = weight
+        self._epsilon = epsilon
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(rows, (self.inputs,), self._weight, self._epsilon)
+
+
+class _Mlp:
+    """A gated MLP whose activation and multiplication by the gate are part of the matrix products."""
+
+    def __init__(self, gate: Packed, up: Packed, down: Packed) -> None:
+        self.inputs = int(gate.weight.shape[1])
+        self._gate, self._up, self._down = gate, up, down
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._down(self._up.times(rows, self._gate(rows, "swish")))
+
 
 GRAIN: Final = 16
 """Tokens per piece. Pieces start at multiples of this number, so a whole piece has the same bits for every request."""
@@ -231,16 +390,8 @@ class CpuDecoder:
 
     def start(self, starts: Sequence[Start]) -> None:
         """Add rows; the next steps read their prompts, one prompt after the other."""
-        for start in starts:
-            slot, rows = start.slot, self.rows
-            rows.numbers[slot, : start.limit] = torch.from_numpy(start.numbers[: start.limit])
-            rows.limit[slot] = start.limit
-            rows.temperature[slot] = start.temperature
-            rows.top_p[slot] = 1.0 if start.top_p is None else start.top_p
-            rows.position[slot] = len(start.tokens) - 1
-            rows.count[slot] = 0
-            rows.is_active[slot] = True
-            self._waiting.append(_Reading(start, start.known, self._sources.pop(slot, None)))
+        self.rows.begin(starts)
+        self._waiting += [_Reading(start, start.known, self._sources.pop(start.slot, None)) for start in starts]
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Let rows that start next copy their known tokens from other slots, even if those slots are not yet filled.

@@ -1,31 +1,157 @@
 """Generation on a GPU: rows read their prompts, then generate one token per step, each at its own position.
 
-Everything that the device does is a captured CUDA graph, and the processor works one round of steps ahead of it.
+Steps are captured CUDA graphs, and the processor works one round of steps ahead of the device. Prompts are read in flat
+rows of tokens, into which they are packed one after the other. A prompt that does not fit into the rest of a row
+continues in the next row.
+
+`fuse` replaces a model's small operations with kernels, and matrix products that share an input with a single product.
+Only modules of a known form are replaced, and only if the replacement computes the same numbers as the module on random
+inputs. A model with other modules still works, but more slowly.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.functional import linear
 
 from skillmix.errors import UserError
 from skillmix.models.local.attention import CacheShape
-from skillmix.models.local.gpu.fusing import fuse
 from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
-from skillmix.models.local.gpu.host_memory import Snapshots, Staging
 from skillmix.models.local.gpu.kernels import (
+    QUERIES,
     PackedStore,
-    RowSettings,
-    RowState,
-    accept_tokens,
     copy_slots,
     packed_attention,
+    rms_norm,
+    rotate,
+    silu_and_multiply,
     step_attention,
     store_packed,
 )
-from skillmix.models.local.gpu.prompts import PromptInputs, PromptReader
 from skillmix.models.local.sampling import Rows, Start
+
+_MARK: Final = "is_fused_by_skillmix"
+_TOLERANCE: Final = 0.02
+"""The largest relative difference between a module and its replacement; bfloat16 rounds by 0.004."""
+_TRIED_ROWS: Final = 3
+
+
+@torch.no_grad()
+def fuse(model: Any) -> None:
+    """Replace the known modules of a model, once.
+
+    THIS PATCHES TRANSFORMERS FOR THE WHOLE PROCESS. Attention layers call `apply_rotary_pos_emb` as a global function
+    of the model's module, so the kernel replaces that name. Calls with gradients, on a CPU or with other arguments
+    still use the original function.
+    """
+    if getattr(model, _MARK, False):
+        return
+    setattr(model, _MARK, True)
+    _fuse_rotary(model)
+    is_right: dict[type, bool] = {}
+    for module in model.modules():
+        kind = type(module)
+        replacement = _replacement(module)
+        if replacement is None:
+            continue
+        if kind not in is_right:
+            weight = next(module.parameters())
+            generator = torch.Generator().manual_seed(0)
+            hidden = torch.randn(_TRIED_ROWS, 1, weight.shape[-1], generator=generator).to(weight.device, weight.dtype)
+            is_right[kind] = _is_close(replacement(hidden), module.forward(hidden))
+        if is_right[kind]:
+            module.forward = replacement
+    for module in model.modules():
+        _share_product(module, ("q_proj", "k_proj", "v_proj"))
+
+
+def _replacement(module: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    name = type(module).__name__
+    if name.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
+        return lambda hidden: rms_norm(hidden, module.weight, module.variance_epsilon)
+    if name.endswith("MLP") and all(_is_plain(getattr(module, part, None)) for part in ("gate_proj", "up_proj")):
+        both = _joined([module.gate_proj, module.up_proj])
+        return lambda hidden: module.down_proj(silu_and_multiply(linear(hidden, both)))
+    return None
+
+
+def _is_plain(module: Any) -> bool:
+    return type(module) is nn.Linear and module.bias is None
+
+
+def _joined(modules: list[Any]) -> torch.Tensor:
+    """Concatenate the weights of several products; the modules' weights become views of the result to save memory."""
+    joined = torch.cat([module.weight.data for module in modules])
+    first = 0
+    for module in modules:
+        module.weight.data = joined[first : first + len(module.weight)]
+        first += len(module.weight)
+    return joined
+
+
+def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    difference = (found.float() - wanted.float()).norm() / wanted.float().norm()
+    return found.shape == wanted.shape and bool(difference < _TOLERANCE)
+
+
+def _share_product(module: Any, names: tuple[str, ...]) -> None:
+    """Compute several products of one input together when the first is called; the other modules take their parts."""
+    parts: list[Any] = [getattr(module, name, None) for name in names]
+    if not all(_is_plain(part) for part in parts) or len({part.weight.shape[1] for part in parts}) > 1:
+        return
+    joined = _joined(parts)
+    sizes = [len(part.weight) for part in parts]
+    taken: dict[int, Any] = {}
+
+    def first(hidden: torch.Tensor) -> torch.Tensor:
+        results = linear(hidden, joined).split(sizes, dim=-1)
+        # A part is dropped as soon as a module has taken it, because a kept tensor would keep the memory of a captured
+        # graph in use.
+        taken.update({index: (hidden, results[index]) for index in range(1, len(results))})
+        return results[0]
+
+    def other(index: int, hidden: torch.Tensor) -> torch.Tensor:
+        given, result = taken.pop(index, (None, None))
+        if given is hidden:
+            return result
+        return linear(hidden, parts[index].weight)
+
+    parts[0].forward = first
+    for index in range(1, len(parts)):
+        parts[index].forward = lambda hidden, index=index: other(index, hidden)
+
+
+def _fuse_rotary(model: Any) -> None:
+    modeling: Any = sys.modules[type(model).__module__]
+    plain = getattr(modeling, "apply_rotary_pos_emb", None)
+    if plain is None or getattr(plain, _MARK, False):
+        return
+
+    def rotated(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, **options: Any) -> Any:
+        is_known = query.is_cuda and not options and not torch.is_grad_enabled() and cos.shape[-1] == query.shape[-1]
+        return rotate(query, key, cos, sin) if is_known else plain(query, key, cos, sin, **options)
+
+    generator = torch.Generator().manual_seed(0)
+    # The sizes are fixed for a model, so the kernel is compiled once.
+    shape = CacheShape(model)
+    heads = shape.heads * shape.groups, shape.heads
+    query, key = (
+        torch.randn(2, n, 3, shape.head_size, generator=generator).to(shape.device, shape.dtype) for n in heads
+    )
+    angles = torch.rand(2, 3, shape.head_size // 2, generator=generator).repeat(1, 1, 2).to(shape.device)
+    inputs = query, key, angles.cos().to(model.dtype), angles.sin().to(model.dtype)
+    if all(_is_close(found, wanted) for found, wanted in zip(rotate(*inputs), plain(*inputs), strict=True)):
+        setattr(rotated, _MARK, True)
+        modeling.apply_rotary_pos_emb = rotated
+
+
+_MOST_TOKENS: Final = 32768
+"""The largest number of tokens in a flat row."""
 
 
 class _StepKeys(NamedTuple):
@@ -89,6 +215,82 @@ class SlotCache:
         return 0
 
 
+class PackedRow(NamedTuple):
+    """A flat row of tokens."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    blocks: np.ndarray
+    """The table of query blocks."""
+    ending: np.ndarray
+    """The slots of the prompts that end in the row."""
+    last: np.ndarray
+    """The index of each of these prompts' last token."""
+
+
+def packed_rows(starts: Sequence[Start], most: int = _MOST_TOKENS) -> Iterator[PackedRow]:
+    """Lay out the unread tokens of prompts one after the other, in flat rows of at most `most` tokens."""
+    counts = np.array([len(s.tokens) - s.known for s in starts], dtype=np.int64)
+    ends = counts.cumsum()
+    total = int(counts.sum())
+    offsets = np.arange(total) - np.repeat(ends - counts, counts)
+    positions = offsets + np.repeat(np.array([s.known for s in starts], dtype=np.int64), counts)
+    slots = np.array([s.slot for s in starts], dtype=np.int64)
+    slot_of_token = np.repeat(slots, counts)
+    tokens = np.fromiter(chain.from_iterable(s.tokens[s.known :] for s in starts), dtype=np.int64, count=total)
+    for begin in range(0, total, most):
+        row = slice(begin, begin + most)
+        is_first = offsets[row] % QUERIES == 0
+        is_first[0] = True
+        firsts = np.flatnonzero(is_first)
+        sizes = np.diff(firsts, append=len(is_first))
+        blocks = np.stack((firsts, sizes, slot_of_token[row][firsts], positions[row][firsts]), axis=1)
+        ends_here = (begin < ends) & (ends <= begin + most)
+        last = ends[ends_here] - 1 - begin
+        yield PackedRow(tokens[row], positions[row], blocks.astype(np.int32), slots[ends_here], last)
+
+
+class Snapshots:
+    """The rows as they were after the last two rounds."""
+
+    def __init__(self, make_event: Callable[[], Any], state: Sequence[torch.Tensor]) -> None:
+        """Keep copies of some of the device's tensors, whose first dimension is the slot."""
+        self._state = list(state)
+        self._events = [make_event() for _ in range(2)]
+        self._copies = [
+            [torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda) for tensor in state]
+            for _ in range(2)
+        ]
+        self._rounds = 0
+        self._started = np.zeros(len(state[0]), dtype=np.int64)
+        """The round after which a snapshot first shows the row of a slot."""
+        self.newest_shown: list[np.ndarray] = []
+        """What `newest` returned last; the next `take` may overwrite it."""
+
+    def note_started(self, slots: Sequence[int]) -> None:
+        """Record that rows start in some slots before the next round."""
+        self._started[list(slots)] = self._rounds
+
+    def take(self) -> None:
+        """Copy the state once the device has completed the steps of a round."""
+        for copy, tensor in zip(self._copies[self._rounds % 2], self._state, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        self._events[self._rounds % 2].record()
+        self._rounds += 1
+
+    def newest(self) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return the newest state that is available without waiting, or else the state of the round before the last.
+
+        The second array states for each slot whether the state describes its current row.
+        """
+        index = self._rounds - 1
+        if index > 0 and not self._events[index % 2].query():
+            index -= 1
+        self._events[index % 2].synchronize()
+        self.newest_shown = [copy.numpy() for copy in self._copies[index % 2]]
+        return self.newest_shown, self._started <= index
+
+
 class GpuDecoder:
     """The slots of one model, and the steps that fill them."""
 
@@ -99,29 +301,32 @@ class GpuDecoder:
         self.cache = SlotCache(shape, slots=slots, length=length)
         self._model = model
         device = shape.device
-        # An extra row receives the output of unused rows in a batch of prompts.
-        self.rows = Rows(slots + 1, longest=longest, ends=ends, device=device)
-        self._all_rows = torch.arange(slots + 1, device=device)
+        self.rows = Rows(slots, longest=longest, ends=ends, device=device)
+        self._all_rows = torch.arange(slots, device=device)
         self._graphs: dict[tuple[int, bool], Any] = {}
         fuse(model)
         self._pool = GraphPool()
-        self._staging = Staging(device)
         self._snapshots = Snapshots(torch.cuda.Event, (self.rows.count, self.rows.is_active, self.rows.written))
-        self._reader = PromptReader(self._staging, spare=slots, longest=longest)
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Copy the beginnings of slots; each copy consists of a source, a target and a number of positions."""
         for group in independent_copies(copies):
-            table = self._staging.to_device(np.array(group))
-            self.cache.copy(table, longest=max(length for _, _, length in group))
+            self.cache.copy(self._sent(np.array(group)), longest=max(length for _, _, length in group))
 
     @torch.inference_mode()
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
         self._snapshots.note_started([s.slot for s in starts])
-        # The reader must not store a method of this decoder, because the cycle would keep the cache alive until a
-        # garbage collection.
-        self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read(*inputs)))
+        self.rows.begin(starts, self._sent)
+        # If only the last token of a prompt is unread, the next step reads it.
+        unread = [s for s in starts if s.known < len(s.tokens) - 1]
+        with_top_p = any(s.top_p is not None for s in unread)
+        for packed in packed_rows(unread):
+            self.cache.packed_tokens(self._sent(packed.blocks))
+            hidden = self._forward(self._sent(packed.tokens)[None], self._sent(packed.positions)[None])
+            if len(packed.ending):
+                logits = self._logits(hidden[0, self._sent(packed.last)])
+                self.rows.accept(self._sent(packed.ending), logits, with_top_p)
 
     @torch.inference_mode()
     def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
@@ -140,7 +345,6 @@ class GpuDecoder:
         This may be the state before the last `run`, so that the device never waits for the processor.
         """
         (count, is_active, _), is_shown = self._snapshots.newest()
-        self._staging.next_round()
         return np.where(is_shown, count, 1), is_active | ~is_shown
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
@@ -148,29 +352,18 @@ class GpuDecoder:
         rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
-    def _read(self, inputs: PromptInputs, with_top_p: bool) -> None:
-        """Set up the rows that a batch starts, read its tokens, and choose each row's first token."""
-        slots, rows = inputs.slots, self.rows
-        rows.numbers[slots] = inputs.numbers
-        rows.limit[slots] = inputs.limit
-        rows.temperature[slots] = inputs.temperature
-        rows.top_p[slots] = inputs.top_p
-        rows.position[slots] = inputs.last_position
-        rows.token[slots] = inputs.last_token
-        # Avoid `tensor[slots] = 0`, which waits for the device.
-        rows.count.index_fill_(0, slots, 0)
-        rows.is_active[slots] = inputs.is_read
-        if len(inputs.tokens):
-            self.cache.packed_tokens(inputs.blocks)
-            hidden = self._forward(inputs.tokens[None], inputs.positions[None])
-            self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
-        rows.is_active[slots] = rows.is_active[slots] | inputs.is_ready
+    def _sent(self, array: np.ndarray) -> torch.Tensor:
+        """Copy numbers to the device; from pinned memory, a copy need not wait for pending work."""
+        tensor = torch.from_numpy(array)
+        if self._all_rows.is_cuda:
+            tensor = tensor.pin_memory()
+        return tensor.to(self._all_rows.device, non_blocking=True)
 
     def _step(self, rows: int, with_top_p: bool) -> None:
         positions = self.rows.position[:rows]
         self.cache.one_token_each(positions, self.rows.is_active[:rows])
         hidden = self._forward(self.rows.token[:rows, None], positions[:, None])
-        self._accept(self._all_rows[:rows], self._logits(hidden[:, 0]), with_top_p)
+        self.rows.accept(self._all_rows[:rows], self._logits(hidden[:, 0]), with_top_p)
 
     def _forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         decoder = self._model.get_decoder()
@@ -186,14 +379,6 @@ class GpuDecoder:
             return torch.mm(hidden, head.weight.t(), out_dtype=torch.float32)
         logits: torch.Tensor = head(hidden)
         return logits
-
-    def _accept(self, slots: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
-        rows = self.rows
-        if with_top_p or rows.chances is not None:
-            rows.accept(slots, logits, with_top_p)
-            return
-        settings = RowSettings(rows.numbers, rows.temperature, rows.limit, rows.ends)
-        accept_tokens(slots, logits, RowState(*rows.changing), settings)
 
     def _captured(self, work: Callable[[], None]) -> Any:
         """Capture some work as a CUDA graph, which can be replayed with hardly any work for the processor."""

@@ -5,8 +5,8 @@ longer frees memory. The next call of `empty_cache`, perhaps minutes later, rais
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -40,41 +40,30 @@ class GraphPool:
         """Capture some work without running it; raise NotCaptured on failure, OutOfMemoryError if memory runs out."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self.stream), _no_collection():
-            try:
+        was_collecting = gc.isenabled()
+        gc.disable()  # a collection could free events or graphs, which a capture does not allow
+        try:
+            with torch.cuda.stream(self.stream):
                 # Other threads may allocate pinned memory or copy data meanwhile, because training prepares its next
                 # step.
                 graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
-                _captured(work, graph)
-            except BaseException as error:
-                # The capture may have ended, or this torch may have no such function.
-                with suppress(RuntimeError, AttributeError):
-                    torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._handle)
-                    self._broken.append(graph)
-                self.renew()
-                if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-                    raise NotCaptured(str(error).partition("\n")[0]) from error
-                raise
+                try:
+                    work()
+                except BaseException:
+                    with suppress(RuntimeError):  # the error raised by the work is more informative
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        except BaseException as error:
+            # The capture may have ended, or this torch may have no such function.
+            with suppress(RuntimeError, AttributeError):
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._handle)
+                self._broken.append(graph)
+            self.renew()
+            if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+                raise NotCaptured(str(error).partition("\n")[0]) from error
+            raise
+        finally:
+            if was_collecting:
+                gc.enable()
         return graph
-
-
-def _captured(work: Callable[[], None], graph: Any) -> None:
-    try:
-        work()
-    except BaseException:
-        with suppress(RuntimeError):  # the error raised by the work is more informative
-            graph.capture_end()
-        raise
-    graph.capture_end()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause Python's garbage collection, which could free events or graphs; a capture does not allow that."""
-    was_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_collecting:
-            gc.enable()

@@ -1,9 +1,8 @@
-"""Triton kernels for attention in steps and packed prompts, copying slots, small operations, and choosing tokens.
+"""Triton kernels for attention in steps and packed prompts, copying slots, and small operations.
 
 Prompts are read in one flat row of tokens, which is cut into query blocks. Each block consists of consecutive tokens of
 one slot. Its entry in a table contains the index of its first token in the row, the number of its tokens, its slot, and
-the position of its first token. An entry without tokens costs almost nothing, so the table has a fixed size and the
-kernels can be captured. Everything is computed in float32 and rounded where the transformers modules round.
+the position of its first token. Everything is computed in float32 and rounded where the transformers modules round.
 """
 
 from typing import Any, Final, NamedTuple
@@ -18,14 +17,11 @@ except ImportError:  # CPU builds of torch do not include triton
 
 QUERIES: Final = 64
 """The largest number of tokens in a query block."""
-FIELDS: Final = 4
-"""Numbers per table entry: index of the first token, number of tokens, slot, position of the first token."""
 _KEYS: Final = 64
 _GROUP: Final = 16
 """The smallest number of rows in a matrix product on the device; the queries of a key head fill some of these rows."""
 _COPIED: Final = 64
 _GATED: Final = 1024
-_LOGITS: Final = 4096
 _LOG2_E: Final = 1.4426950408889634
 
 
@@ -73,11 +69,11 @@ def store_packed(key: torch.Tensor, value: torch.Tensor, store: PackedStore) -> 
 
 
 def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float) -> torch.Tensor:
-    """Attend from each token of a row to its slot, up to the token's own position; padding yields zeros."""
+    """Attend from each token of a row to its slot, up to the token's own position."""
     keys, values, blocks = store
     _, heads, tokens, size = query.shape
     query = query[0]
-    output = torch.zeros((tokens, heads, size), dtype=query.dtype, device=query.device)
+    output = torch.empty((tokens, heads, size), dtype=query.dtype, device=query.device)
     _attend[(len(blocks), heads)](
         query, keys, values, blocks, output, scaling * _LOG2_E,
         query.stride(0), query.stride(1), keys.stride(0), keys.stride(1), output.stride(0), output.stride(1),
@@ -135,36 +131,6 @@ def rotate(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch
     return new_query.transpose(1, 2), new_key.transpose(1, 2)
 
 
-class RowState(NamedTuple):
-    """The state of all slots that changes when a token is chosen."""
-
-    token: torch.Tensor
-    position: torch.Tensor
-    count: torch.Tensor
-    written: torch.Tensor
-    is_active: torch.Tensor
-
-
-class RowSettings(NamedTuple):
-    """The settings of all slots that determine which token is chosen."""
-
-    numbers: torch.Tensor
-    temperature: torch.Tensor
-    limit: torch.Tensor
-    ends: torch.Tensor
-    """Tokens that end a row, the same for all slots."""
-
-
-def accept_tokens(slots: torch.Tensor, logits: torch.Tensor, state: RowState, settings: RowSettings) -> None:
-    """Choose a token for each active slot by inverse transform sampling, or the most likely one at temperature 0."""
-    rows, vocabulary = logits.shape
-    blocks = triton.next_power_of_2(triton.cdiv(vocabulary, _LOGITS))
-    _accept[(rows,)](
-        slots, logits, *state, *settings, logits.stride(0), state.written.stride(0), settings.numbers.stride(0),
-        vocabulary=vocabulary, ends_count=len(settings.ends), blocks=blocks, block=_LOGITS, num_warps=8,
-    )  # fmt: skip
-
-
 if triton is not None:
 
     @triton.jit
@@ -220,8 +186,6 @@ if triton is not None:
         entry = blocks + tl.program_id(0) * 4
         head = tl.program_id(1)
         count = tl.load(entry + 1)
-        if count == 0:
-            return
         first_token = tl.load(entry).to(tl.int64)
         slot = tl.load(entry + 2).to(tl.int64)
         first = tl.load(entry + 3)
@@ -245,8 +209,6 @@ if triton is not None:
         entry = blocks + tl.program_id(0) * 4
         head = tl.program_id(1)
         count = tl.load(entry + 1)
-        if count == 0:
-            return
         first_token = tl.load(entry).to(tl.int64)
         slot = tl.load(entry + 2).to(tl.int64)
         first = tl.load(entry + 3)
@@ -369,59 +331,3 @@ if triton is not None:
             key + row * key_row + token * key_token, new_key + number * key_heads * 2 * half,
             cos_low, cos_high, sin_low, sin_high, key_head, key_heads, half, key_block,
         )  # fmt: skip
-
-    @triton.jit(do_not_specialize=["written_row", "numbers_row"])
-    def _accept(
-        slots, logits, tokens, positions, counts, written, is_active, numbers, temperatures, limits, ends,
-        logits_row, written_row, numbers_row,
-        vocabulary: tl.constexpr, ends_count: tl.constexpr, blocks: tl.constexpr, block: tl.constexpr,
-    ) -> None:  # fmt: skip
-        """Choose the token of one row."""
-        row = tl.program_id(0).to(tl.int64)
-        slot = tl.load(slots + row)
-        if tl.load(is_active + slot) == 0:
-            return
-        count = tl.load(counts + slot)
-        temperature = tl.load(temperatures + slot)
-        is_greedy = temperature <= 0
-        divisor = tl.where(is_greedy, 1.0, temperature)
-        source = logits + row * logits_row
-        # Compute the largest value of each block, and the sum of exponentials relative to this value.
-        number = tl.arange(0, blocks)
-        best = tl.full((blocks,), float("-inf"), tl.float32)
-        sums = tl.zeros((blocks,), tl.float32)
-        for index in range(0, (vocabulary + block - 1) // block):
-            at = index * block + tl.arange(0, block)
-            scaled = tl.load(source + at, mask=at < vocabulary, other=float("-inf")) / divisor
-            highest = tl.max(scaled, 0)
-            base = tl.where(highest == float("-inf"), 0.0, highest)
-            best = tl.where(number == index, highest, best)
-            sums = tl.where(number == index, tl.sum(tl.exp(scaled - base), 0), sums)
-        top = tl.max(best, 0)
-        shares = sums * tl.exp(best - top)
-        cumulative = tl.cumsum(shares, 0)
-        target = tl.load(numbers + slot * numbers_row + count) * tl.sum(shares, 0)
-        drawn = tl.sum((cumulative <= target).to(tl.int32), 0)
-        last = (vocabulary + block - 1) // block - 1
-        likeliest = tl.min(tl.where(best == top, number, blocks), 0)
-        chosen = tl.minimum(tl.where(is_greedy, likeliest, drawn), last)
-        before = tl.sum(tl.where(number < chosen, shares, 0.0), 0)
-        # only the block that contains the token is read again
-        inside = tl.arange(0, block)
-        at = chosen * block + inside
-        scaled = tl.load(source + at, mask=at < vocabulary, other=float("-inf")) / divisor
-        share = tl.exp(scaled - top)
-        drawn = tl.sum((tl.cumsum(share, 0) + before <= target).to(tl.int32), 0)
-        # Sums in a different order round differently, but a token with probability 0 must never be chosen.
-        drawn = tl.minimum(drawn, tl.max(tl.where(share > 0, inside, 0), 0))
-        likeliest = tl.min(tl.where(scaled == top, inside, block - 1), 0)
-        token = (chosen * block + tl.where(is_greedy, likeliest, drawn)).to(tl.int64)
-        token = tl.minimum(token, vocabulary - 1)
-        tl.store(written + slot * written_row + count, token)
-        tl.store(tokens + slot, token)
-        tl.store(counts + slot, count + 1)
-        tl.store(positions + slot, tl.load(positions + slot) + 1)
-        goes_on = count + 1 < tl.load(limits + slot)
-        for index in range(0, ends_count):
-            goes_on = goes_on & (token != tl.load(ends + index))
-        tl.store(is_active + slot, goes_on)

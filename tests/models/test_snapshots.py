@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 
-from skillmix.models.local.gpu.host_memory import Snapshots, Staging  # noqa: E402
+from skillmix.models.local.gpu.gpu_decoder import Snapshots  # noqa: E402
 
 
 class Event:
@@ -77,19 +76,3 @@ def test_a_row_is_not_shown_before_the_round_after_its_start(count: Any) -> None
     assert snapshots.newest()[1].tolist() == [True, False, True]
     snapshots.take()
     assert snapshots.newest()[1].tolist() == [True, True, True]
-
-
-def test_a_round_does_not_overwrite_what_the_round_before_sends() -> None:
-    staging = Staging(torch.device("cpu"))
-    first = staging.take(100)
-    first.fill_(7)
-    staging.next_round()
-    staging.take(100).fill_(9)
-    assert set(first.tolist()) == {7}
-
-
-def test_numbers_keep_their_type_and_shape() -> None:
-    staging = Staging(torch.device("cpu"))
-    for array in (np.arange(6).reshape(2, 3), np.ones(5, dtype=np.float32)):
-        assert np.array_equal(staging.to_device(array).numpy(), array)
-    assert len(staging.take(64 << 20)) == 64 << 20
