@@ -11,6 +11,7 @@ skill", so that new figures occur in requests of every length.
 import argparse
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import yaml
 
 from skillmix.catalog.files import load_catalog
 from skillmix.files import SHIPPED
-from skillmix.hashing import digest, ranked
+from skillmix.hashing import digest
 
 NONCE: Final = ("dax", "blick", "wug", "toma", "fep", "zorp", "gazzer", "kiki", "tupa")
 """Nonce words for figures, some of which are from studies of word learning."""
@@ -53,8 +54,8 @@ def write_padded(data: Path, file: Path) -> None:
             parts = items.split("; ")
             if len(parts) == 2:  # a topic and one skill
                 parts += ["any skill"] * (digest("padded", line)[0] % 3)
-                order = ranked(range(len(parts)), "padded", line)
-                row["messages"][0]["content"] = f"{start}: {'; '.join(parts[place] for place in order)}."
+                order = sorted(enumerate(parts), key=partial(digest, "padded", line))
+                row["messages"][0]["content"] = f"{start}: {'; '.join(part for _, part in order)}."
             written.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
