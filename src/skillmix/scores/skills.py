@@ -32,7 +32,7 @@ from skillmix.scores.statistics.intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often something was requested, and how often it was shown."""
+    """How often a skill, or a set of skills, was requested and how often it was shown."""
 
     shown: int
     asked: int
@@ -121,7 +121,7 @@ _BY_STATUS: Final[Mapping[AnswerStatus | None, str]] = {
 
 
 def losses(cells: Iterable[Cell]) -> dict[str, int]:
-    """Count the texts of some cells, those with full marks, the reasons for missed full marks, and missing grades.
+    """Count graded texts, texts with full marks, other texts by why they lack full marks, and missing grades.
 
     A text that lacks the marker but still earns every point has full marks.
     """
@@ -255,7 +255,7 @@ def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
 DRAWS: Final = 1000
 """The number of permutations, and of resamples of combinations."""
 _AT_ONCE: Final = 5_000_000
-"""The largest number of combinations in draws made together; each temporarily needs about 25 bytes."""
+"""The maximum of draws times combinations in one group; each element temporarily needs about 25 bytes."""
 
 
 def draws_at_once(combinations: int) -> list[int]:
@@ -288,7 +288,7 @@ def _permuted_counts(blocks: Sequence[Block]) -> NDArray[np.int64]:
         outcomes.append((list(range(len(same))), others))
         counts = []
         for draws in draws_at_once(len(same)):
-            # combinations first, because selecting whole blocks of memory is several times as fast
+            # Combinations are the first axis, because selecting contiguous blocks of memory is several times as fast.
             is_full = np.ones((len(same), draws, size), dtype=np.bool_)
             for own, shown in outcomes:
                 moved = np.broadcast_to(shown, (draws, *shown.shape))
