@@ -212,7 +212,7 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
 def _view(
     tables: Sequence[ReportTable], bodies: Sequence[TableBody], name: str, chosen: Sequence[tuple[str, str, str]]
 ) -> TableView:
-    """Make a view with the identifying columns, then one column per choice of a heading, a group and a metric."""
+    """Make a view with the identifying columns and a column for each choice, a tuple of heading, group and metric."""
     first = tables[0]
     heads = 0 if first.groups[0][0] else first.groups[0][1]
     made = []

@@ -93,7 +93,7 @@ def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
 
 
 def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -> WrittenReport:
-    """Write a report about some runs, which replaces an older report once it is complete."""
+    """Write a report about some runs; it replaces an older report in the folder once it is complete."""
     if options.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
     if options.style not in (None, "paper", "slide"):

@@ -48,7 +48,7 @@ class Marks(NamedTuple):
 
 _COLUMN: Final = 5
 _PAGE: Final = 8
-"""The largest number of columns for a table in one column of a two-column article, and for a panel of page width."""
+"""The maximum number of columns for a table in one column of a two-column article, and for a panel of page width."""
 _LONG_WORDS: Final = 40
 """Text is broken into lines in columns that contain longer entries than this, in characters."""
 _PACKAGES: Final = "% Needs \\usepackage{booktabs} and \\usepackage{graphicx}."
