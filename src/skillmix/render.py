@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def without_invisible(text: str) -> str:
-    r"""Remove control sequences and characters without a glyph. Spaces and line ends are kept.
+    r"""Remove control sequences and characters without a glyph, but keep spaces and line ends.
 
     >>> without_invisible("k\u200be\ufe0fy\n")
     'key\n'

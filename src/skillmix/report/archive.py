@@ -225,7 +225,7 @@ class RunArchive:
     def _keep_denials(
         self, text: StudentText, by_grader: Mapping[str, Sequence[tuple[str, tuple[float | None, ...]]]]
     ) -> None:
-        """Keep the graders' comments on points that their votes may deny, in the order of the replies."""
+        """For each point that a grader's votes may deny, keep the first comment on it in the replies."""
         found: dict[tuple[str, int], str] = {}
         for grader, votes in by_grader.items():
             if self.phrases.outcomes:

@@ -186,7 +186,7 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
     grouped = [_grouped(table) for table in tables]
 
     def rank(group: str) -> tuple[int, str]:
-        """Sort groups by number if they have one, such as k = 10."""
+        """Return a sort key that orders groups such as k = 10 by number."""
         number = group.removeprefix("k = ")
         return (int(number) if number.isdecimal() else 0), group
 

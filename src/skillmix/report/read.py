@@ -257,7 +257,7 @@ def _side(catalog: Catalog, partition: str | None, skill: str) -> str:
 
 
 def _joined(parts: Sequence[Report]) -> Report:
-    """Join the parts into one report, in their order."""
+    """Join the reports of single runs into one report, in order."""
     joined: dict[str, Any] = {}
     for name, first in vars(parts[0]).items():
         values = [getattr(part, name) for part in parts]

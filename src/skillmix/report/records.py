@@ -56,7 +56,7 @@ class ReportOptions:
     frequencies: MeasuredFrequencies | None = None
     """Measured frequencies of skills for the novelty bound; None for the paper's upper bound for all skills."""
     figures: bool = True
-    """Whether figures are drawn, which takes much of the time for a small report."""
+    """Whether to draw figures, which takes much of the time of a small report."""
     style: str | None = None
     """An additional style in which to draw figures: `paper` or `slide`."""
     texts: int = MOST_TEXTS

@@ -62,7 +62,7 @@ class GradedRun:
 
 
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
-    """Compare every grader of some runs with people, code or another grader; a run that is listed twice counts once."""
+    """Compare every grader of the given runs with people, code or another grader; a run listed twice counts once."""
     opened_runs = [opened(run) for run in runs]  # report a missing run before reading any other
     stored = list({run.path.resolve(): run for run in reversed(opened_runs)}.values())[::-1]
     for run in stored:
@@ -166,7 +166,7 @@ _WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
 
 
 def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[GraderCard]:
-    """Make a card for each grader of some runs, or several cards if the grader's settings differ between runs."""
+    """Make a card for each grader of the given runs, or several cards if the grader's settings differ between runs."""
     known = list(dict.fromkeys(name for run in runs for name in run.graders))
     are_known = truth in (None, *known) or (truth == CODE and _code_names(runs))
     if not are_known and not (truth == PEOPLE and any(map(is_human, known))):

@@ -23,7 +23,7 @@ from skillmix.scores.statistics.intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One metric over the combinations of a cell."""
+    """The score of a cell in one metric, with its intervals, bounds and counts."""
 
     value: float | None
     """The mean of the best of G texts over complete combinations; None if no combination is complete."""
@@ -90,7 +90,7 @@ class OfCell:
 
 @dataclass(frozen=True)
 class CellScore(Score, OfCell):
-    """The score of one cell in one metric, with the cell and its run."""
+    """A score, with the cell, the run and the metric that it belongs to."""
 
     about = ("metric",)
     metric: str

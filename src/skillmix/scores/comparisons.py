@@ -85,7 +85,7 @@ class Judged:
 
     @property
     def is_gain(self) -> bool:
-        """Whether a gain worth claiming is found."""
+        """Whether the verdict is a gain that is large enough to be claimed."""
         return self.verdict == "a gain" and self.gain.mean >= SMALLEST_GAIN - ROUNDING
 
     @property
@@ -336,10 +336,10 @@ def format_effect(
     cells: Mapping[CellKey, Cell],
     found: float,
 ) -> FormatEffect:
-    """Compute the effect of format on a difference in full marks between two students of some runs.
+    """Compute the effect of format on a difference in full marks between two students of the given runs.
 
     `where` is a grader, a setting and a k, and `found` is 0 unless a difference is found. Format explains the
-    difference if the share of texts with a valid format differs in the same direction and outside noise, while full
+    difference if the share of texts with a valid format differs in the same direction beyond noise, while full
     marks among texts with a valid format differ only within noise.
     """
     valid, formats = list[Paired](), list[Paired]()

@@ -500,7 +500,7 @@ def judge_planned(
 
 
 def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:
-    """Return a student's share of texts with full marks on each combination, given its name in the file."""
+    """Return a student's share of texts with full marks on each combination, given its name in the experiment file."""
     name, setting, k = side
     units: _Units = defaultdict(dict)
     for student in students:

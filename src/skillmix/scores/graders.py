@@ -80,8 +80,9 @@ class GraderAgreement:
     kappa: float | None
     alpha: float | None
     first_earned: float | None
+    """The share of units for which the first grader gives the point."""
     second_earned: float | None
-    """The share of units for which each of the two graders gives the point."""
+    """The share of units for which the second grader gives the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,7 +598,7 @@ class GraderCard:
     stability: RoundStability
     corrected: tuple[CorrectedScore, ...]
     simulated: tuple[str, ...] = ()
-    """Simulated raters behind the reference, or behind the grader itself."""
+    """The simulated raters whose votes form the reference, and the grader itself if it is one."""
 
 
 def grader_card(

@@ -24,7 +24,7 @@ _Part = tuple[range, tuple[str, ...]]
 
 
 class PlannedCalls:
-    """The planned calls for some cells; a call that several settings and steps share counts once.
+    """The planned calls for the given cells; a call that several settings and steps share counts once.
 
     The count is exact only if every text can be graded and every grade can be parsed.
     """

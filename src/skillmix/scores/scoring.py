@@ -253,7 +253,7 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
 
 
 def lineages_in(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[str, Lineage]:
-    """Return the lineages of the tuned students in some rows; each lineage is read only once."""
+    """Return the lineages of the tuned students in the given rows; each lineage is read only once."""
     students = dict.fromkeys(row.student for row in rows)
     datasets = {facts.hash: facts for facts in run_datasets(run)}
     known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, datasets))
@@ -370,7 +370,7 @@ class ComparableStudent:
     graders: Mapping[str, str] = field(default_factory=dict)
     """The graders of the run by name, each with a hash of everything that determines its points."""
     family: str | None = None
-    """The student's name in the file, if the file repeats it for seeds, partitions or values of a matrix."""
+    """The student's name in the experiment file, if the file repeats it over seeds, partitions or a matrix."""
 
     @property
     def base(self) -> str:
@@ -460,7 +460,7 @@ def student_specs(experiment: Experiment) -> dict[str, str]:
 
 
 def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
-    """Return the students of some cells, ready for comparison; empty if the run's graders give outcomes."""
+    """Return the students of the given cells for comparisons; empty if the run's graders give outcomes."""
     cells = list(cells)
     students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
     return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, lineages_in(run, cells))
@@ -469,7 +469,7 @@ def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]
 def comparable_students(
     run: Run, experiment: Experiment, students: Iterable[str], lineages: Mapping[str, Lineage]
 ) -> list[ComparableStudent]:
-    """Return the students of a run, ready for comparison.
+    """Return students of a run for comparisons, each with its prompts, sampling settings, training, seed and partition.
 
     A student without a lineage is a base. Joined students are omitted.
     """

@@ -86,7 +86,7 @@ def finding_sentence(finding: Finding) -> str:
     """Describe a finding in one or more sentences, with its numbers and caveats."""
     # Compare the second student with the first, and describe their training data.
     first, second = finding.pair.first.training, finding.pair.second.training
-    students = f"{finding.second}, tuned on {short_name(second.k)}, against {finding.first},"
+    students = f"{finding.second}, tuned on {short_name(second.k)}, compared with {finding.first},"
     if first.k:
         rows, more_rows, steps, more_steps = (
             "unknown" if number is None else whole(number)
@@ -406,7 +406,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
 
 
 def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> ResultNumber:
-    """Count the graded texts of some cells, each text once; texts for data sets are in no cell."""
+    """Count the graded texts of the given cells, each text once; texts for data sets are in no cell."""
     texts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     """By run and student, the graded generations of each combination."""
     graders: dict[str, None] = {}

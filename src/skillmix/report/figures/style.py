@@ -99,7 +99,7 @@ def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
     Matplotlib settings that the user has changed in this process are ignored, so that a figure drawn by a worker has
     the same bytes.
     """
-    # Use Matplotlib's defaults, but keep the user's backend for windows.
+    # Use Matplotlib's defaults, but keep the user's GUI backend.
     windows = ("backend", "interactive")
     own = matplotlib.rc_params_from_file(FILES / "figures.mplstyle")
     settings: dict[Any, Any] = {name: value for name, value in own.items() if not name.startswith(windows)}
@@ -258,7 +258,7 @@ class _Pen(RendererSVG):
 
     def svg(self) -> bytes:
         self.finalize()
-        # Matplotlib leaves trailing blanks on some lines.
+        # Matplotlib leaves trailing spaces on some lines.
         lines = (line.rstrip() for line in self._written.getvalue().split("\n"))
         # Add the rules that replace every color with its dark counterpart on screens; on paper, figures stay white.
         rules = [

@@ -93,7 +93,7 @@ def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
 
 
 def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
-    """Yield each panel's columns and groups: the first group, which has the names, and as many others as fit."""
+    """Yield each panel's columns and groups: the first group, which identifies rows, and as many others as fit."""
     starts = list(accumulate((width for _, width in table.groups), initial=0))
     first = table.groups[:1]
     heads = list(range(len(table.columns) if not first else first[0][1]))
@@ -367,7 +367,7 @@ class TidyRow(NamedTuple):
 
 
 def tidy_rows(report: Report) -> Iterator[TidyRow]:
-    """Yield every score of every cell, with one row for each score."""
+    """Yield a row for each score of each cell."""
     for cell in report.cells:
         run, student, grader, setting, k = cell.key
         heads = run, student, setting, k, grader

@@ -247,9 +247,9 @@ def students_label(report: Report, key: StudentKey) -> str:
 
 
 _Values = dict[str, list[float]]
-"""Full marks by combination, for one student or for a student that the file repeats over several seeds."""
+"""Full marks by combination, for one student or for all students that repeat it with other seeds."""
 _Place = dict[int, dict[str, dict[str, _Values]]]
-"""Values by k, by partition, and by the student's name in the file."""
+"""Values by k, by partition, and by the student's name in the experiment file."""
 
 
 def by_partition_table(report: Report) -> list[ReportTable]:
@@ -441,7 +441,7 @@ def outcome_bounds_table(report: Report) -> Iterator[Row]:
 
 
 def outcomes_compared_table(report: Report) -> list[ReportTable]:
-    """Make the table that compares tuned students with their bases, or else each student with the first of its run."""
+    """Make the table that compares tuned students with their bases or, without any, all students with the first one."""
     is_tuned = all(change.is_tuned for change in report.outcome_changes)
     rows: list[Row] = [
         {

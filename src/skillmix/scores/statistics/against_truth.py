@@ -131,7 +131,7 @@ NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
 
 @dataclass(frozen=True, slots=True)
 class TruthRates:
-    """The three shares behind every measure."""
+    """The three shares from which every measure is computed."""
 
     given: Counts
     """How often the grader gives the point."""

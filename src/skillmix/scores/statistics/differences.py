@@ -57,7 +57,7 @@ FEWEST_UNITS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The parts of the variance of one difference, and the numbers of units and combinations behind them.
+    """The parts of the variance of one difference, and the numbers of units and combinations that they come from.
 
     A unit is a partition if there are several partitions, otherwise a training seed.
     """
