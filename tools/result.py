@@ -56,7 +56,7 @@ class Row:
     student: str
     """The name of the student in the result file."""
     values: tuple[tuple[str, Any], ...]
-    """The values of `matrix`."""
+    """The values of the matrix keys for this student, by key."""
     setting: str
     k: int
     cells: dict[str, list[Cell]]

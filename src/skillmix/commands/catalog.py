@@ -83,7 +83,9 @@ def _catalog_page(catalog: "Catalog") -> str:
         drawn = partition.side("all").skills
         names = [skill.name for skill in catalog.skills if skill.name not in drawn]
         if names:
-            parts.append(wrapped(f"Never drawn, because no group of {partition.name} has them: {', '.join(names)}."))
+            parts.append(
+                wrapped(f"Never drawn, because no group of {partition.name} contains them: {', '.join(names)}.")
+            )
     if catalog.entailed:
         pairs = [
             [pair.skill, pair.brings, f"{pair.with_both} of {pair.texts}", pair.source] for pair in catalog.entailed

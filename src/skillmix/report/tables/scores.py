@@ -271,7 +271,7 @@ def by_partition_table(report: Report) -> list[ReportTable]:
 
 
 def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
-    """Group the values by grader and setting; omit cells without a partition in their label."""
+    """Group full marks by grader and setting; omit cells without a partition in their label."""
     families = {(run.name, student): family for run in report.runs for student, family in run.families.items()}
     places: dict[tuple[str, str], _Place] = {}
     for cell in report.cells:

@@ -382,7 +382,7 @@ class MoreData:
     """The additional data of each kind that would suffice by itself; None if no amount of this kind would suffice."""
 
     combinations: int | None = None
-    """Combinations for each k and, if there are several seeds or partitions, for each seed or partition."""
+    """Additional combinations for each k and, if there are several seeds or partitions, for each seed or partition."""
     seeds: int | None = None
     partitions: int | None = None
 
