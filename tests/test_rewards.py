@@ -94,7 +94,7 @@ def test_copying_the_prompt_earns_nothing(in_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"skills": ["simile"], "topic": ["Picnics"]}, "are a text: 'simile'"),
+        ({"skills": ["simile"], "topic": ["Picnics"]}, "are a string: 'simile'"),
         ({"skills": [["simile"], ["simile"]], "topic": ["Picnics"]}, "2 lists of skills"),
         ({"skills": [["similie"]], "topic": ["Picnics"]}, "No skill named 'similie'"),
         ({"skills": [["simile"]], "topic": ["Picknicks"]}, "Picknicks"),

@@ -1,7 +1,7 @@
-"""Checks of results/pretraining.json that need the texts: `python -m tools.attacks TEXTS.jsonl DATASET`.
+"""Compute the checks in results/pretraining.json that need the texts: `python -m tools.attacks TEXTS.jsonl DATASET`.
 
-`TEXTS.jsonl` is `skillmix export pretraining --what texts`, and `DATASET` a folder with a data set of m123. All figures
-are about texts with two new figures unless they say otherwise:
+`TEXTS.jsonl` is the output of `skillmix export pretraining --what texts`, and `DATASET` a folder with a data set of
+m123. Unless stated otherwise, the numbers are about texts with two new figures of speech:
 
 - `clauses`: parts between punctuation marks per text, by student;
 - `first`, `second`: full marks of m123 on a new figure beside a trained skill, by the place of the new figure in the
@@ -30,7 +30,7 @@ def clauses_of(text: str) -> list[str]:
 
 
 def attacks(texts: Iterable[str], trained: Iterable[str]) -> dict[str, Any]:
-    """Compute the figures from the lines of both files."""
+    """Compute the numbers from the lines of both files."""
     catalog = load_catalog("figures")
     known = {
         clause
@@ -63,7 +63,7 @@ def attacks(texts: Iterable[str], trained: Iterable[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures as JSON."""
+    """Print the numbers as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("texts", type=Path, help="the exported texts of the run")
     parser.add_argument(

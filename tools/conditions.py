@@ -1,11 +1,11 @@
-"""Write what the experiments `pretraining-conditions` and `pretraining-requests` need.
+"""Write the catalogs and the data for the experiments `pretraining-conditions` and `pretraining-requests`.
 
 Usage: `python -m tools.conditions PARTITION FOLDER [--data FILE]`.
 
 `FOLDER/nonce` replaces the names of a partition's new figures with nonce words, and `FOLDER/few-frames` leaves the
 teacher only one frame of each kind. Everything else is as in the catalog `figures`. `FOLDER/padded.jsonl` contains the
-conversations of `--data`, the train.jsonl of m123. In each request for one skill, it adds none, one or two items "any
-skill", so that new figures occur in requests of every length.
+conversations of `--data`, the train.jsonl of m123, but each request for one skill has zero, one or two additional items
+"any skill", so that new figures occur in requests of every length.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from skillmix.files import SHIPPED
 from skillmix.hashing import digest
 
 NONCE: Final = ("dax", "blick", "wug", "toma", "fep", "zorp", "gazzer", "kiki", "tupa")
-"""Nonce words for figures, some of which are from studies of word learning."""
+"""Nonce words that replace the names of figures of speech; some are from studies of word learning."""
 
 
 def write_catalogs(partition: str, folder: Path) -> None:
-    """Write both catalogs."""
+    """Write the catalogs `nonce` and `few-frames`."""
     catalog = load_catalog("figures")
     figures = {catalog.figure_of[skill] for skill in catalog.partition(partition).side("new-figures").skills}
     for name in ("nonce", "few-frames"):
@@ -68,7 +68,7 @@ def _write(file: Path, document: Any) -> None:
 
 
 def main() -> None:
-    """Write the catalogs and the data for the arguments of the command line."""
+    """Write the catalogs and, with `--data`, the conversations."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("partition", help="the partition whose new figures get nonce names, such as nested:201")
     parser.add_argument("folder", type=Path, help="where to write the catalogs and the data")

@@ -16,10 +16,10 @@ SETTINGS = ("train", "random-cells", "new-figures")
 def headline_figure(
     result: Mapping[str, Any], lines: Mapping[str, str] = {}, others: Sequence[tuple[str, Mapping[str, Any]]] = ()
 ) -> Figure:
-    """Draw one-try scores: a panel for each setting, and one panel of the doses.
+    """Draw one-try scores: a panel for each setting, and a panel of scores by texts per new figure.
 
-    `lines` names the students and their labels; without it, they are those of the first comparison. `others` are other
-    results with a label, whose first student is drawn beside them.
+    `lines` maps students to labels; if it is empty, the students of the first comparison are drawn. `others` are
+    labeled results, each of which adds the first student of its first comparison.
     """
     first = result["comparisons"][0]
     shown = [(result, student, label) for student, label in lines.items()] or [

@@ -45,7 +45,7 @@ class IndexPage(MetadataHookInterface):
     """The build hook that sets the metadata field `readme`."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Replace the README in the metadata by the page."""
+        """Use the converted README in the metadata."""
         root = Path(self.root)
         package = (root / "src/skillmix/__init__.py").read_text(encoding="utf-8")
         (version,) = re.findall(r'^__version__ = "(.+)"$', package, re.MULTILINE)

@@ -1,8 +1,8 @@
 """Join runs of single partitions into one run: `python -m tools.join_runs EXPERIMENT RUN [RUN …]`.
 
 An experiment file with `partitions:` can be run one partition at a time, on several machines:
-`skillmix run FILE --set 'partitions=["nested:201"]' --set name=FILE-201`. Names and seeds of steps, students and calls
-are those of the whole experiment, so the journals and folders of these runs together are its run.
+`skillmix run FILE --set 'partitions=["nested:201"]' --set name=FILE-201`. These runs use the names and seeds of the
+whole experiment, so their journals and folders can be joined into its run.
 """
 
 import argparse

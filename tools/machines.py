@@ -1,8 +1,8 @@
-"""Run the tests that could depend on a processor's rounding, as on other processors: `python tools/machines.py`.
+"""Run tests that could depend on a processor's rounding, imitating other processors: `python tools/machines.py`.
 
-Settings of torch and of the libraries below it make this processor compute with the instructions of an older or another
-processor. The tests with the marker `machine` must pass under each setting. `--quick`, which `make test` uses, takes
-only the setting that differs most from a native run, and the few tests that found the most errors.
+Settings of torch and of its libraries make this processor compute with the instructions of an older or another
+processor. The tests with the marker `machine` must pass under each setting. `--quick`, which `make test` uses, runs
+only the few tests that found the most errors, under the setting that differs most from a native run.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _CLOSING: Final = re.compile(r"(\d+) (passed|failed|errors?)\b")
 
 @dataclass(frozen=True)
 class Imitation:
-    """One setting, and the number of computing threads."""
+    """A setting that imitates another processor, and the number of threads."""
 
     setting: str
     threads: int

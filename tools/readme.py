@@ -1,9 +1,8 @@
 """Write the README's finding and the pages of the studies from result files: `python -m tools.readme [RESULT.json]`.
 
-`tools/result.py` writes a result file and describes its form. This module makes every sentence that contains a number
-from this file. A figure contains the hash of its result file, so that a test can check that figure and result belong
-together. While the result file that the README names does not exist, the README and the page say that the study is not
-finished.
+`tools/result.py` writes a result file and describes its form. Every sentence with a number is generated from this file.
+A figure contains the hash of its result file, so that a test can check that figure and result belong together. While
+the result file that the README names does not exist, the README and the page say that the study is not finished.
 """
 
 import json
@@ -31,7 +30,7 @@ PENDING = (
     "minutes."
 )
 SCRATCH = Path("results/composition.json")
-"""The study with models from scratch, whose scores the figure of the other study shows too."""
+"""The study with models from scratch; the figure of the other study also shows its scores."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,13 @@ class Study:
     figure: Path
     title: str
     summary: str
-    """Students and data for the README, and below for the page. Slots: weights, texts, low, high, student, control."""
+    """Students and data, for the README. Slots: weights, texts, low, high, student, control."""
     introduction: str
+    """Students and data, for the page, with the same slots."""
     limits: str
-    """What the study does not show, for the README, and below for the page."""
+    """The limits of the study, for the README."""
     scope: str
+    """The limits of the study, for the page."""
     lines: Mapping[str, str]
     """The students in the figure with their labels; empty for the students of the first comparison."""
 
@@ -125,11 +126,11 @@ def study_of(result: Path) -> Study:
 
 
 MANY = 3
-"""The differences by partition get a table if there are more partitions than this."""
+"""With more partitions than this, the page has a table of the differences by partition."""
 
 
 def headline(result: Path) -> str:
-    """Return the README's part between its two marks: a table of the planned comparisons, with their conditions."""
+    """Return the generated part of the README: a table of the planned comparisons, with their conditions."""
     start = START.format(_named(result))
     if not result.exists():
         return "\n\n".join([start, PENDING, END])
@@ -235,7 +236,7 @@ def published(study: Study, document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def attacks(document: Mapping[str, Any]) -> Iterator[str]:
-    """State the scores of runs with one change, and the checks of texts."""
+    """State the scores of runs that change one condition, and the results of the checks on texts."""
     first, checks = document["comparisons"][0], document["checks"]
     own = first["by_partition"][0]
     scores = {
@@ -301,7 +302,7 @@ def conditions(document: Mapping[str, Any]) -> str:
 
 
 def failed_gates(document: Mapping[str, Any]) -> Iterator[str]:
-    """Say how many scores that the comparisons require are too low, and by how much."""
+    """State how many of the scores that the comparisons require are too low, and by how much."""
     failed = [gate for gate in document["gates"] if not gate["holds"]]
     if failed:
         short = max(gate["least"] - gate["value"] for gate in failed)
@@ -363,7 +364,7 @@ def findings(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _too_small(one: Mapping[str, Any]) -> str:
-    """Explain why a gain does not support a claim; empty if another reason applies."""
+    """Return a clause about a gain that is too small to support a claim; empty for any other result."""
     is_small = one["verdict"] == "not supported" and one["words"].startswith("a gain")
     return f", but less than {share(SMALLEST_GAIN)}, the smallest gain worth claiming" if is_small else ""
 
@@ -403,7 +404,7 @@ def dose_sentence(document: Mapping[str, Any]) -> str:
 
 
 def _half_dose(line: Sequence[Mapping[str, Any]]) -> str:
-    """Interpolate linearly the number of examples after which half of the texts have full marks."""
+    """Estimate by linear interpolation after how many examples half of the texts have full marks."""
     for before, after in pairwise(line):
         if before["value"] < 0.5 <= after["value"]:
             part = (0.5 - before["value"]) / (after["value"] - before["value"])
@@ -522,7 +523,7 @@ def _named(result: Path) -> str:
 
 
 def with_headline(readme: str, part: str) -> str:
-    """Return the README with its headline replaced by this part."""
+    """Return the README with its generated part replaced."""
     pattern = re.escape(START).replace(re.escape("{0}"), r"\S+") + ".*?" + re.escape(END)
     found, count = re.subn(pattern, lambda _: part, readme, flags=re.DOTALL)
     if count != 1:
@@ -531,7 +532,7 @@ def with_headline(readme: str, part: str) -> str:
 
 
 def named_result(readme: str) -> Path:
-    """Return the result that a README says it shows."""
+    """Return the path of the result file that the README names."""
     found = re.search(re.escape(START).replace(re.escape("{0}"), r"(\S+)"), readme)
     if found is None:
         raise SystemExit("README.md has no headline")
@@ -539,7 +540,7 @@ def named_result(readme: str) -> Path:
 
 
 def main() -> None:
-    """Write the figures, the pages and the README's part."""
+    """Write the figures, the pages and the generated part of the README."""
     file = ROOT / "README.md"
     readme = file.read_text(encoding="utf-8")
     named = (Path.cwd() / sys.argv[1]).resolve() if len(sys.argv) > 1 else named_result(readme)

@@ -56,7 +56,7 @@ class Row:
     student: str
     """The name of the student in the result file."""
     values: tuple[tuple[str, Any], ...]
-    """The values of `matrix`."""
+    """The values of the matrix keys for this student, by key."""
     setting: str
     k: int
     cells: dict[str, list[Cell]]
@@ -91,7 +91,7 @@ def _interval(
 
 
 def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
-    """Return the result of some runs, in the form that the module describes."""
+    """Return the result of the given runs, in the form that the module's docstring describes."""
     runs = [open_run(name) for name in names]
     cells = [_complete(run, scored_cells(run)) for run in runs]
     planned = [c for run, own in zip(runs, cells, strict=True) for c in _judged(run, own)]
@@ -102,7 +102,7 @@ def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
     return {
         "made_by": join(["python", "-m", "tools.result", *(run.name for run in runs), "--output", output]),
         "runs": [_run(run, own) for run, own in zip(runs, cells, strict=True)],
-        "students": {name: facts for name, facts in reversed(students)},  # if runs share a name, the first run decides
+        "students": {name: facts for name, facts in reversed(students)},  # the first run with a name wins
         "comparisons": [_comparison(c) for c in planned],
         "scores": [_score(row) for row in rows],
         "gates": list(_gates(planned, rows)),
@@ -143,7 +143,7 @@ def _rows(run: Run, cells: Cells) -> list[Row]:
     variants = run.experiment.variants
     rows: dict[tuple[Any, ...], Row] = {}
     for key, cell in cells.items():
-        model = key.student.removesuffix("-joined")  # a model's reference line has the variants of the model
+        model = key.student.removesuffix("-joined")  # the reference texts joined from a model share its variants
         variant, parts = variants.get(model), label_parts(key.setting)
         student, values = (variant.family, variant.values) if variant else (model, {})
         student += key.student.removeprefix(model)
@@ -182,7 +182,7 @@ def _run(run: Run, cells: Cells) -> dict[str, Any]:
 
 
 def _students(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the trained students by their names in the file; the first partition and seed stand for all."""
+    """Yield the trained students by their names in the experiment file, as of the first partition and seed."""
     sets = [read_dataset_file(file.parent, strict=True) for file in run.path.glob(f"*/dataset/{LINEAGE_FILE}")]
     texts = {file.hash: file.counts.k for file in sets if file is not None}
     seen = set()

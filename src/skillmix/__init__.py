@@ -1,4 +1,4 @@
-"""Measure whether a language model can combine skills in one text, and teach it to."""
+"""Measure whether a language model can combine skills in one text, and train it to do so."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

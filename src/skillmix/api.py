@@ -120,7 +120,7 @@ class RunView:
 
     @cached_property
     def outcome_changes(self) -> list[OutcomeChange]:
-        """Return the differences in outcomes of tuned students from their bases, or else from the first student."""
+        """Compare the outcomes of tuned students with their bases or, if there are none, all with the first student."""
         return run_outcome_changes(self._run) if self._run.has_outcomes else []
 
     def scored(self, *, rules: Literal["default", "paper"] | None = None, by_sets: bool = False) -> list[CellScore]:
@@ -309,7 +309,7 @@ def run(
     """
     if isinstance(experiment, Mapping):
         if set:
-            raise UserError("`set` applies to experiment files.", hint="Change the mapping instead.")
+            raise UserError("`set` works only with an experiment file.", hint="Change the mapping instead.")
         checked = experiment_of(dict(experiment), source="skillmix.run")
     else:
         checked = load_experiment(Path(experiment), changes=[f"{key}={value}" for key, value in (set or {}).items()])
@@ -381,7 +381,7 @@ def build_dataset(
     only_requested: bool = False,
     output: str | Path | None = None,
 ) -> WrittenDataset:
-    """Collect the conversations of runs with full marks as training data.
+    """Collect conversations with full marks from runs as training data.
 
     A `recipe` such as "D(1,2)" is a data set of the paper; otherwise, texts with the given k, or with any k, are used.
     `shown` sets what happens to texts that show a reserved pair or two held-out skills (default: the first run's
@@ -401,10 +401,10 @@ def build_dataset(
 def train(
     *, name: str, base: str, data: Sequence[WrittenDataset | str | Path], catalog: str = "paper", **recipe: object
 ) -> Trained:
-    """Fine-tune a local model and return its checkpoint in the run `name`; requires `skillmix[train]`.
+    """Fine-tune a local model in the run `name` and return the fine-tuned checkpoint; requires `skillmix[train]`.
 
-    `data` are data sets, their folders, or JSON Lines files of conversations. `recipe` takes the keys of a train step,
-    such as `epochs`, `batch`, `learning_rate` and `lora`.
+    `data` are data sets, their folders, or JSON Lines files of conversations. Any key of a train step, such as
+    `epochs`, `batch`, `learning_rate` or `lora`, is also accepted as an argument.
     """
     paths = [str((item.folder if isinstance(item, WrittenDataset) else Path(item)).resolve()) for item in data]
     step = {"name": "train", "stage": "train", "base": "base", "data": paths, **recipe}
@@ -429,7 +429,7 @@ def frequency(
     exclude_list: str | Path | None = None,
     max_usd: float | None = None,
 ) -> FrequencyResult:
-    """Measure how common each skill of a catalog is in a corpus. Repeating the call makes only missing model calls.
+    """Measure the frequency of each skill of a catalog in a corpus. Repeating the call makes only missing model calls.
 
     `corpus` is a text, JSON Lines or Parquet file, a folder of such files, or a list of files and folders. The grader
     is a model string, such as `rules:` for code, or a mapping with the keys of an experiment file. The sample and the

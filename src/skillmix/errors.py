@@ -11,7 +11,7 @@ _MOST_FAULTS: Final = 20
 
 
 class _StandardError(logging.Handler):
-    """Prints messages on standard error, which may be closed."""
+    """Prints messages on standard error; if it is closed, drops them."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(AttributeError, OSError, ValueError):
@@ -34,7 +34,7 @@ class UserError(Exception):
         self.message = message
         self.hint = hint
         self.faults: Sequence[str] = (f"{message} {hint or ''}".rstrip(),)
-        """The reported faults."""
+        """The faults that the error reports, one string for each."""
         if hint:
             self.add_note(f"hint: {hint}")  # for Python tracebacks
 

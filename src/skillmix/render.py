@@ -1,4 +1,4 @@
-"""Words, numbers and tables for the terminal, notebooks and pages."""
+"""Format words, numbers and tables for the terminal, notebooks and pages."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def without_invisible(text: str) -> str:
-    r"""Remove control sequences and characters without a glyph. Spaces and line ends are kept.
+    r"""Remove control sequences and characters without a glyph, but keep spaces and line ends.
 
     >>> without_invisible("k\u200be\ufe0fy\n")
     'key\n'
@@ -56,7 +56,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
-    """Format a count with its noun and a verb that agrees with it.
+    """Format a count with its noun and the matching form of a verb.
 
     >>> are(1, "text"), are(2, "text"), are(1, "text", verb=("has", "have"))
     ('1 text is', '2 texts are', '1 text has')
@@ -119,7 +119,7 @@ def share(value: float | None) -> str:
 
 
 TOO_FEW = "[too few]"
-"""The remark that replaces an interval that would be unreliable, for lack of combinations, seeds or partitions."""
+"""The remark printed instead of an interval if there are too few combinations, seeds or partitions."""
 
 
 def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
@@ -279,7 +279,7 @@ def percent(share: float) -> str:
 _LEAST_ALIKE: Final = 0.65
 """The minimum similarity, from 0 to 1, at which a name is suggested."""
 _CLEAR: Final = 0.85
-"""The similarity from which a suggestion is probably right; names that share a word have at least this similarity."""
+"""The minimum similarity of a clear suggestion; names that share a word have at least this similarity."""
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
@@ -467,7 +467,7 @@ def grounds(
 
 
 def remark_on(reason: str | None, *, woven: bool | None = None, grader_words: str | None = None) -> str | None:
-    """Return why a point was denied, that the skill is off topic, or the grader's comment; None if none applies.
+    """Return the reason for a denied point, a note that the skill is off topic, or the grader's comment, if any.
 
     >>> remark_on(None, woven=False)
     'not about the topic'

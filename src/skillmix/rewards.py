@@ -1,7 +1,8 @@
 """Reward functions for TRL's trainers, which return a number for each completion.
 
-They are computed by code in about a millisecond, like the points of the grader `rules:`, so `full_marks` is 1 exactly
-where an evaluation gives full marks. `skillmix prompts --dataset FILE` writes prompts with the columns that they read.
+Code computes a reward in about a millisecond, with the rules of the grader `rules:`. `full_marks` therefore returns 1
+exactly if an evaluation with this grader gives full marks. `skillmix prompts --dataset FILE` writes prompts with the
+columns that the functions read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +79,7 @@ def _points(completions: Completions, skills: SkillLists, topic: Sequence[str], 
     for completion, names, about, source in zip(completions, skills, topic, catalogs, strict=True):
         if isinstance(names, str):
             raise UserError(
-                f"The skills of a row are a text: {names!r}.", hint="Make the column skills lists of names."
+                f"The skills of a row are a string: {names!r}.", hint="Put a list of names in each row of `skills`."
             )
         asked, on = _combination(source, tuple(names), about)
         answer = extract_answer(text_of(completion))
@@ -106,7 +107,7 @@ def text_of(completion: Completion) -> str:
     content = completion[-1].get("content") if completion else ""
     if isinstance(content, str) or content is None:
         return content or ""
-    return "".join(str(part.get("text") or "") for part in content)  # parts of a message, as for models with images
+    return "".join(str(part.get("text") or "") for part in content)  # multimodal models split messages into parts
 
 
 @lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""Send training curves and scores to trackers if an experiment lists any; without `track:` nothing here is used.
+"""Send training curves and scores to the trackers that an experiment lists under `track:`.
 
 A tracker shows data that are also in the run's folder, so its failure never stops a run. Instead, the run logs one
 warning and continues without the tracker.
@@ -23,7 +23,7 @@ from skillmix.scores.sentences import scored_run
 
 
 class Tracker(Protocol):
-    """A destination for curves, which a resumed run continues."""
+    """A service or a folder to which curves are sent; a resumed run continues its curves."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         """Add a point to each curve in `values`."""
@@ -43,7 +43,7 @@ class TrackedPart:
     folder: Path
 
     def key(self, tracker: str) -> str:
-        """Return the part's id in a tracker, which is kept in the folder and changes only if that is deleted."""
+        """Return the part's id in a tracker; a file in the folder stores the id for resumed runs."""
         file = self.folder / f"{tracker}-{self.name}.id"
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ class WandbRun:
         self._run.log({**values, "step": step})
 
     def end(self) -> None:
-        """Finish the run and its service process, because the process ignores a second run with the same id."""
+        """Finish the run, and stop its service process, which would ignore a second run with the same id."""
         import wandb
 
         self._run.finish()
@@ -157,8 +157,8 @@ def require_trackers(names: Sequence[str]) -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"track: names packages that are not installed: {', '.join(missing)}.",
-            hint=f"pip install 'skillmix[{','.join(missing)}]', or leave it out of track.",
+            f"`track:` lists packages that are not installed: {', '.join(missing)}.",
+            hint=f"Run pip install 'skillmix[{','.join(missing)}]', or remove {', '.join(missing)} from `track:`.",
         )
 
 
@@ -188,10 +188,10 @@ class Tracking:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Drop a tracker that fails and log a warning, because the run does not need it."""
+        """Log a warning and stop using a tracker if it fails, because the run does not need it."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  # other people's code must not stop hours of training
+        except Exception as error:  # noqa: BLE001  # a fault in third-party code must not stop hours of training
             self._open.pop(name, None)
             words = visible(f"{type(error).__name__}: {error}".partition("\n")[0][:200])
             say(f"{name} failed, and the run continues without it: {words}")

@@ -37,9 +37,8 @@ def test_skills_that_are_never_drawn_are_on_the_page_and_in_the_hint(capsys: pyt
     _, _, error = run(capsys, "combinations", "verifiable", "--k", "200")
 
     assert "verifiable: 56 skills" in page
-    never = (
-        " ".join(page.split()).partition("Never drawn, because in no group of kinds: ")[2].partition(".")[0].split(", ")
-    )
+    start = "Never drawn, because no group of kinds contains them: "
+    never = " ".join(page.split()).partition(start)[2].partition(".")[0].split(", ")
     assert len(never) == 5 and "simile" in never
     assert "setting 'all' draws from 51 skills" in error and "Choose k from 1 to 51." in error
     assert "skills in no group of the partition" in error

@@ -116,7 +116,7 @@ def test_a_student_that_gains_no_more_than_practice_is_said_to_in_all_outputs(
     data = json.loads((world.run / "d1" / "dataset" / "skillmix.json").read_text(encoding="utf-8"))
     data["counts"]["train"] = 1000  # as many texts as m123 had
     (world.run / "d1" / "dataset" / "skillmix.json").write_text(json.dumps(data), encoding="utf-8")
-    said = "m1, trained on single skills with as many texts and steps, gains too, and m123 is not found to be better"
+    said = "m1, trained on single skills with as many texts and steps, also gains, and m123 is not found to be better"
 
     terminal = flat(outputs(capsys, "scores", "world"))
     comparison = flat(outputs(capsys, "compare", "world", "base", "m123"))

@@ -43,7 +43,7 @@ def test_findings_of_so_little_data_say_that_it_is_too_little(trained: Reported)
     verdicts = re.findall(r'<p class="verdict">([^<]+)</p>', page)
     assert verdicts == ["too little data"] * 4
     for sentence in re.findall(r'too little data</p>\s*<p class="sentence">(.*?)<span', page, flags=re.DOTALL):
-        assert sentence.startswith("m12, tuned on D(1,2), against base, changes full marks by")
+        assert sentence.startswith("m12, tuned on D(1,2), compared with base, changes full marks by")
         assert re.search(
             r"over 4 combinations, for this one training run; (about [\d,]+ more combinations|how many more)", sentence
         )

@@ -187,7 +187,7 @@ def test_students_without_a_common_combination_are_an_error(in_folder: Path) -> 
     Path("t.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     assert main(["import-texts", "t.jsonl", "--run", "apart"]) == 0
 
-    with pytest.raises(UserError, match="a and b share no combination"):
+    with pytest.raises(UserError, match="no combination that both a and b have completed"):
         compare_students("apart", "a", "b")
 
 

@@ -84,11 +84,11 @@ def test_the_commands_say_what_the_file_does_not_name(in_folder: Path, capsys: p
     note = capsys.readouterr().err
 
     assert (
-        "note: the experiment file does not name a under strict; the run holds train, k = 1; train, k = 2; "
-        "all, k = 1; all, k = 2\n" in note
+        "note: the experiment file does not include a under strict; the run contains train, k = 1; train, k = 2; all, "
+        "k = 1; all, k = 2\n" in note
     )
     assert "the rows also count 2 of 5 (train, k = 1)\n" in note
-    assert "does not name b under strict" in note
+    assert "does not include b under strict" in note
 
 
 def test_a_file_that_names_everything_again_leaves_no_note(in_folder: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_run_that_does_not_keep_earlier_files_shows_their_texts_in_a_setting_o
                 held = after[student, "strict", "not-in-file", k, metric]
                 assert held == before[student, "strict", "train", k, metric]
     assert after["b", "judge", "not-in-file", 2, "full_marks"] == before["b", "judge", "train", 2, "full_marks"]
-    assert any("does not name b under strict" in note for note in scored_run("r").notes)
+    assert any("does not include b under strict" in note for note in scored_run("r").notes)
 
 
 def test_texts_that_were_written_for_a_data_set_are_in_no_row(in_folder: Path) -> None:
@@ -209,5 +209,5 @@ def test_the_report_and_comparisons_hold_what_the_file_does_not_name(in_folder: 
     for name in names:
         one, other = (sorted(Path(f, "tables", name).read_text("utf-8").splitlines()) for f in ("whole", "less"))
         assert one == other
-    assert not any("does not name" in gap for gap in whole.gaps)
-    assert any("r: the experiment file does not name a under judge" in gap for gap in less.gaps)
+    assert not any("does not include" in gap for gap in whole.gaps)
+    assert any("r: the experiment file does not include a under judge" in gap for gap in less.gaps)

@@ -97,7 +97,7 @@ def test_cards_and_report_say_that_the_raters_are_simulated(here: Path) -> None:
     table = Path("runs/people/report/tables/grader-cards.md").read_text(encoding="utf-8")
 
     assert all(card["simulated"] == ["human:ann", "human:bo"] for card in cards())
-    assert "simulated, no people: human:ann, human:bo" in " ".join(
+    assert "simulated raters, not people: human:ann, human:bo" in " ".join(
         Path("runs/people/cards/cards.txt").read_text(encoding="utf-8").split()
     )
     assert "The raters ann and bo are simulated: scripts with error rates set in advance, not people." in page

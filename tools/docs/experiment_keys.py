@@ -79,7 +79,7 @@ def _keys(section: type[Section], schema: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def meaning_of(section: type[Section], key: str, described: str | None) -> str:
-    """Return the description of a key, or else the first paragraph about the section that is its value."""
+    """Return the description of a key or, if there is none, the first paragraph about the section in its value."""
     kind_of_value = section.model_fields[key].annotation
     if described is None and inspect.isclass(kind_of_value) and issubclass(kind_of_value, Section):
         described = in_a_sentence(kind_of_value)
@@ -100,12 +100,12 @@ _SECTIONS: Final = {
     "StudentSettings": "[a student](#a-student)",
 }
 _NO_LIMIT: Final = 10**9
-"""Maximums from here on only catch typing errors, so the table omits such maximums."""
+"""Maximums of this size or larger only catch typing errors, so the table omits them."""
 _PLAIN: Final = {"string": "string", "boolean": "`true` or `false`", "integer": "integer", "number": "number"}
 
 
 def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    """Return the kind of value that a JSON schema describes, in words."""
+    """Describe in words the type of value that a JSON schema allows."""
     if "$ref" in form:
         name = form["$ref"].rpartition("/")[2]
         return _SECTIONS[name] if name in _SECTIONS else kind(sections[name], sections)

@@ -66,9 +66,10 @@ LEFT_OUT: Final = (
     "begun.json",  # from older versions: used to find a training run that stopped
 )
 RESULTS_OF_A_RUN: Final = ("texts.*", "votes.*", "calls.*", "frequencies.json", "exclude.yaml")
-"""The result files beside the folders of a run's steps; the other files and the journal store the run itself.
+"""The files in a run's folder that are compared directly, because they contain results.
 
-The content of the other files is compared in the form that commands show: `run-NAME-*` in the folder `printed`.
+The other files store the run itself. They are compared through the output of commands about the run, which is in
+`printed/run-NAME-*`.
 """
 
 # --- The comparison. ---

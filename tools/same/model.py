@@ -1,4 +1,4 @@
-"""Save a random model of two layers that shares a tokenizer: `python model.py TOKENIZER_FOLDER NEW_FOLDER`."""
+"""Save a random two-layer model with an existing tokenizer: `python model.py TOKENIZER_FOLDER NEW_FOLDER`."""
 
 import sys
 

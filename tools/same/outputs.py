@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
 INPUTS: Final = HERE / "inputs"
 REFERENCE: Final = ROOT.parent / "shared" / "reference"
-"""The folder with records of the original code, which some checkouts have beside them."""
+"""The folder with records of the original code, which exists only beside some checkouts."""
 SKIPPED: Final = "skipped.txt"
 
 
@@ -49,7 +49,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A temporary folder: the code in `tree`, the outputs in `outputs`, a tiny model in `model`."""
+    """A temporary folder with the code in `tree`, the outputs in `outputs` and a tiny model in `model`."""
 
     scratch: Path
 
@@ -340,7 +340,7 @@ def _batches(place: Place) -> None:
 
 
 def _write_served(folder: Path, name: str, shape: str, address: str, options: dict[str, Any]) -> None:
-    """Write an experiment whose models are on a stub provider."""
+    """Write an experiment whose models are served by a stub provider."""
     folder.mkdir(exist_ok=True)
     step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"], "k": [1, 2]}
     document = {

@@ -1,8 +1,8 @@
 """Run skillmix commands one after another in this process, each with files for its streams.
 
-The words of the commands come as JSON on standard input. One process for many commands saves the start of a process for
-each. The worker calls `python -m skillmix` and nothing inside the package, so it does not depend on the names of
-modules.
+The worker reads the commands as JSON from standard input. Running them in one process saves the start-up time of a
+process for each command. The worker calls `python -m skillmix` and nothing inside the package, so it does not depend on
+the names of modules.
 """
 
 import json

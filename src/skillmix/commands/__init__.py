@@ -1,4 +1,4 @@
-"""The command line.
+"""The command line of skillmix.
 
 A command is a function decorated with its options; each module groups related commands. `skillmix --help` imports all
 modules of this folder, so slow imports are inside functions. Standard output carries data, and standard error
@@ -49,7 +49,8 @@ _TO_BEGIN: Final = (
 def parser_of_all() -> CommandParser:
     """Return the shared parser of all commands, which callers must not change."""
     parser = CommandParser(
-        prog="skillmix", description="Measure whether a language model can combine skills in one text, and teach it to."
+        prog="skillmix",
+        description="Measure whether a language model can combine skills in one text, and train it to do so.",
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     if arguments is None:
-        gc.set_threshold(20_000)  # no reference cycles to collect; collection took a tenth of `scores`
+        gc.set_threshold(20_000)  # there are hardly any cycles to collect, and searching took a tenth of `scores`
     parser = parser_of_all()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:

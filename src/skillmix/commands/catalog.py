@@ -83,7 +83,9 @@ def _catalog_page(catalog: "Catalog") -> str:
         drawn = partition.side("all").skills
         names = [skill.name for skill in catalog.skills if skill.name not in drawn]
         if names:
-            parts.append(wrapped(f"Never drawn, because in no group of {partition.name}: {', '.join(names)}."))
+            parts.append(
+                wrapped(f"Never drawn, because no group of {partition.name} contains them: {', '.join(names)}.")
+            )
     if catalog.entailed:
         pairs = [
             [pair.skill, pair.brings, f"{pair.with_both} of {pair.texts}", pair.source] for pair in catalog.entailed
@@ -176,7 +178,12 @@ def wanted_draw(
         "frequencies measured by `skillmix frequency`",
         cli.option("--frequencies", "frequencies.json of a run", type=Path, metavar="FILE.json"),
         cli.EXCLUDE,
-        cli.option("--unit", "unit that shows all k skills (default: sentence)", choices=_UNITS, default="sentence"),
+        cli.option(
+            "--unit",
+            "unit in which all k skills must occur (default: sentence)",
+            choices=_UNITS,
+            default="sentence",
+        ),
     ),
 )
 def novelty(options: argparse.Namespace) -> int:
@@ -216,17 +223,17 @@ def novelty(options: argparse.Namespace) -> int:
             f"{measured.skills} skills."
         )
         facts = [
-            f"The combination of the most common skills: {expectation(measured.most_occurrences)}.",
+            f"For the combination of the most common skills, the bound is {expectation(measured.most_occurrences)}.",
             f"The corpus has {measured.units:.3g} {measured.unit}s.",
         ]
     if options.json:
         return cli.print_json({**document, "assumptions": assumptions})
-    # what the bound implies for a Full Marks ratio
+    # Say what the bound implies for a Full Marks ratio.
     meaning = "No ratio exceeds 1, so at this k the bound says nothing about new texts."
     if occurrences < 1:
         meaning = (
-            "A Full Marks ratio above it implies that some texts are not from the corpus; above "
-            f"{expectation(third)}, that more than a third are not."
+            "A Full Marks ratio above this bound implies that some texts are not from the corpus; a ratio above "
+            f"{expectation(third)} implies that more than a third are not."
         )
     listed = [f"- {assumption}" for assumption in assumptions]
     print(wrapped("\n".join([expectation(occurrences), about, meaning, *facts, "Assumptions:", *listed]), indent=2))
@@ -245,26 +252,31 @@ def novelty(options: argparse.Namespace) -> int:
         required=True,
         metavar="PATH",
     ),
-    cli.option("--grader", "a model, or rules: to decide by code", required=True, metavar="SPEC"),
+    cli.option("--grader", "a model, or rules: to grade by code", required=True, metavar="SPEC"),
     cli.option("--n", "number of passages (default: 1000)", type=cli.positive, default=1000),
     cli.SEED,
     cli.option("--words", "words per passage (default: 100)", type=cli.positive, default=100, metavar="N"),
     cli.option("--field", "key of a record's text, such as a.b (default: text)", default="text", metavar="KEY"),
     cli.option("--skills-per-call", "skills per call (default: 20)", type=cli.positive, default=20, metavar="N"),
-    cli.option("--threshold", "share above which a skill is common (default: 0.05)", type=cli.above_zero, default=0.05),
+    cli.option(
+        "--threshold",
+        "share at or above which a skill is common (default: 0.05)",
+        type=cli.above_zero,
+        default=0.05,
+    ),
     cli.option("--run", "run that stores the calls and the result (default: frequency)", default="frequency"),
     cli.option("--exclude-list", "also write the exclude list to this file", type=Path, metavar="FILE"),
     cli.option("--readers", "processes that read the corpus", type=cli.positive, metavar="N"),
     cli.group(
         "with a model",
-        cli.option("--prompt", "your own prompt", type=Path, metavar="FILE"),
+        cli.option("--prompt", "file with your own prompt", type=Path, metavar="FILE"),
         *cli.CALLS,
         cli.PRICES,
         cli.DRY_RUN,
     ),
 )
 def frequency(options: argparse.Namespace) -> int:
-    """Measure how common each skill of a catalog is in a corpus. Rerun the same command to continue."""
+    """Measure the frequency of each skill of a catalog in a corpus. Rerun the same command to continue."""
     from skillmix.frequencies.counting import FrequencyWanted, count_skills, estimate_counting
     from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
 

@@ -44,8 +44,8 @@ def parsed_shares(text: str) -> dict[int, float]:
         cli.option("--graders", "graders that must all give full marks (default: all)", nargs="+", metavar="NAME"),
         cli.option("--writers", "only texts by these students", nargs="+", metavar="NAME"),
         cli.option("--prompts", "prompt set of the rows (default: the first run's)", metavar="DIR"),
-        cli.option("--partition", "defines held-out skills and topics (default: the first run's)", metavar="NAME"),
-        cli.option("--evaluations", "files of combinations to exclude", nargs="+", default=[], metavar="FILE"),
+        cli.option("--partition", "partition into train and held-out (default: the first run's)", metavar="NAME"),
+        cli.option("--evaluations", "files with combinations to exclude", nargs="+", default=[], metavar="FILE"),
         cli.option(
             "--names",
             "texts that name a held-out skill: list them (default), or fail (strict)",
@@ -61,7 +61,10 @@ def parsed_shares(text: str) -> dict[int, float]:
         cli.flag("--only-requested", "exclude texts that show a skill that was not requested"),
         cli.option("--reserved", "share of skill sets to exclude (default: 0.2)", default=0.2, **_FRACTION),
         cli.option(
-            "--near-duplicates", "overlap that makes a text a copy (default: 0.7); 0: exact", default=0.7, **_FRACTION
+            "--near-duplicates",
+            "overlap at which a text counts as a copy (default: 0.7); 0 excludes only exact copies",
+            default=0.7,
+            **_FRACTION,
         ),
         cli.option("--validation", "share of combinations for validation (default: 0.05)", default=0.05, **_FRACTION),
         cli.option("--preferences", "also write pairs for DPO (.jsonl or .parquet)", type=Path, metavar="FILE"),
@@ -77,7 +80,7 @@ def dataset(options: argparse.Namespace) -> int:
     if any(source.endswith((".yaml", ".yml")) for source in options.sources):
         if len(options.sources) > 1:
             raise UserError("An experiment file cannot be combined with other sources.", hint="Give only the file.")
-        hint = "Set these values in the file, or run it first and then give the run instead of the file."
+        hint = "Set these values in the file, or run the experiment first and then give the run instead of the file."
         cli.reject(options, _OF_RUNS, "with an experiment file", hint=hint)
         options.experiment = Path(options.sources[0])
         return run(options)

@@ -40,7 +40,7 @@ def export(options: argparse.Namespace) -> int:
     cli.option(
         "--student", "only this student; repeatable", dest="students", action="append", default=[], metavar="NAME"
     ),
-    cli.option("--benchmark", "data set on the Hub, for the files in .eval_results/", metavar="OWNER/NAME"),
+    cli.option("--benchmark", "benchmark's data set on the Hub, for .eval_results/", metavar="OWNER/NAME"),
     cli.option("--source", "web page about the evaluation, for .eval_results/", metavar="URL"),
     cli.RULES,
 )

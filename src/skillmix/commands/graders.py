@@ -28,7 +28,7 @@ _DECIDED: Final = ("n", "width", "agreement", "overlap", "student", "k", "seed")
     cli.TRUST,
     cli.RUN,
     cli.option("--rater", "name of a rater; repeatable", action="append", metavar="NAME"),
-    cli.option("--step", "annotate step of the run's experiment that chooses the texts", metavar="NAME"),
+    cli.option("--step", "annotate step of the run's experiment, which sets raters and texts", metavar="NAME"),
     cli.option("--n", "texts per rater (default: 50)", type=cli.positive),
     cli.option("--width", "instead of --n: width of the agreement interval", type=cli.above_zero, metavar="W"),
     cli.option("--agreement", "expected agreement, for --width (default: 0.5, the worst case)", **_FRACTION),
@@ -92,8 +92,8 @@ def annotate(options: argparse.Namespace) -> int:
         return _serve(task, raters, options)
     if not write_spreadsheet(task, raters[0], options.export):
         raise UserError(
-            f"{options.export} exists, and is not a task whose votes are all stored.",
-            hint="Nothing was changed. Import it first, or choose another name.",
+            f"{options.export} exists and may contain votes that have not been imported.",
+            hint="Nothing was changed. Import the file first, or choose another name.",
         )
     if options.json:
         return cli.print_json({"file": str(options.export), "texts": len(task.texts(raters[0]))})
@@ -116,7 +116,7 @@ def _people_of(step: "AnnotateStep", options: argparse.Namespace) -> tuple[str, 
             raise UserError(f"Step {step.name}: {rater} {fault}.", hint=hint)
     if not people:
         raise UserError(
-            f"Step {step.name}: all raters are simulated.", hint="Run the experiment; nobody needs to answer."
+            f"Step {step.name}: all raters are simulated.", hint="Run the experiment; simulated raters need no page."
         )
     return people
 
@@ -164,7 +164,12 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
     cli.option("--rounds", "gradings per text, an odd number (default: 3)", type=cli.positive, metavar="R"),
     cli.PROMPTS,
     *cli.GRADER_PROMPT,
-    cli.option("--attempts", "most calls until a reply can be parsed (default: 3)", type=cli.positive, metavar="N"),
+    cli.option(
+        "--attempts",
+        "maximum calls per grading if replies cannot be parsed (default: 3)",
+        type=cli.positive,
+        metavar="N",
+    ),
     *cli.CALLS,
     cli.SEED,
     cli.option("--bigbench", "source archive of the package bigbench, or its folder", type=Path, metavar="PATH"),

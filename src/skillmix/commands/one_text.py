@@ -23,7 +23,7 @@ _COMBINATION: Final = (
     cli.option("--topic", required=True, **_TOPIC),
     cli.PROMPTS,
 )
-"""The options that select a combination and the prompt set that words it."""
+"""The options that select a combination and a prompt set."""
 
 
 @cli.command(
@@ -35,7 +35,7 @@ _COMBINATION: Final = (
     cli.option("--answer", "text to insert into the grader's prompts", default="(the student's text)", metavar="TEXT"),
     cli.option("--copy", "copy the prompt set into a new folder for editing", type=Path, metavar="DIR"),
     cli.group(
-        "prompts for trainers that let the model write",
+        "prompts for trainers that sample texts from the model",
         cli.option("--dataset", "write prompts to FILE.jsonl or FILE.parquet", type=Path, metavar="FILE"),
         cli.option("--k", "numbers of skills (default: 1 2 3)", type=cli.positive, nargs="+", default=[1, 2, 3]),
         cli.option("--n", "combinations for each k (default: 100)", type=cli.positive, default=100),
@@ -55,7 +55,7 @@ def prompts(options: argparse.Namespace) -> int:
     hint = "Add the file to write: --dataset FILE.jsonl"
     cli.reject(options, ("k", "n", "setting", "partition", "exclude", "seed"), "without --dataset", hint=hint)
     if options.copy is not None:
-        cli.reject(options, ("skills", "topic"), "with --copy", hint="It copies the whole prompt set.")
+        cli.reject(options, ("skills", "topic"), "with --copy", hint="--copy copies the whole prompt set.")
         files = copy_prompts(options.prompts, options.copy)
         if options.json:
             return cli.print_json({"folder": str(options.copy), "files": files})
@@ -92,7 +92,7 @@ def _write_prompts(options: argparse.Namespace) -> int:
     from skillmix.datasets.other_forms import prompt_rows, require_new_rows_file, write_rows_file
     from skillmix.prompts.prompt_set import load_prompts
 
-    cli.reject(options, ("copy", "skills", "topic"), "with --dataset", hint="It draws the skills and topics itself.")
+    cli.reject(options, ("copy", "skills", "topic"), "with --dataset", hint="--dataset draws skills and topics itself.")
     require_new_rows_file(options.dataset)
     name, draw = cli.catalog_name(options), cli.taken(options, "setting", "seed", "partition", "exclude")
     combinations: list[Combination] = []
@@ -105,7 +105,7 @@ def _write_prompts(options: argparse.Namespace) -> int:
     if unchecked:
         LOG.warning(
             f"note: {len(unchecked)} of these skills, such as {min(unchecked)!r}, have no checker, so the functions of "
-            "skillmix.rewards reject them. In the catalog verifiable, all skills have one."
+            "skillmix.rewards reject them. In the catalog verifiable, all skills have a checker."
         )
     if options.json:
         return cli.print_json({"file": str(options.dataset), "rows": len(rows), "prompts_hash": prompts.content_hash()})
@@ -150,7 +150,8 @@ def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combinati
     catalog = load_catalog(cli.catalog_name(options))
     names = cli.listed_names(options.skills)
     if not names:
-        raise UserError(f"--skills {options.skills!r} names no skill.", hint='For example: --skills "metaphor; irony"')
+        hint = 'For example: --skills "metaphor; irony"'
+        raise UserError(f"--skills {options.skills!r} does not contain a skill.", hint=hint)
     errors = errors_of([lambda: catalog.require_skills(names), lambda: catalog.topic(options.topic)])
     refuse("The combination", errors, hint=f"`skillmix catalog {catalog.name}` lists all skills and topics.")
     skills = tuple(skill.name for skill in catalog.require_skills(names))
@@ -183,7 +184,7 @@ def grade_text(options: argparse.Namespace) -> int:
 
     rules, answer = rules_named(options.rules), plain_answer(cli.standard_input())
     if answer.status == "empty":
-        raise UserError("Standard input has no text to grade.", hint="Pipe the text in: skillmix grade-text … < FILE")
+        raise UserError("Standard input contains no text.", hint="Pipe the text in: skillmix grade-text … < FILE")
     check_spec(options.grader)
     asked = asked_model(options.grader)
     if asked is None:

@@ -349,10 +349,15 @@ def graders(options: argparse.Namespace) -> int:
     cli.option("--rules", "scoring rules (default: each run's own)", choices=("default", "paper", "both")),
     cli.flag("--published", "show the paper's published figures next to those of the run"),
     cli.option("--tokens", "corpus size for the novelty bound (default: 2e12)", type=cli.above_zero, metavar="N"),
-    cli.option("--frequencies", "output of `skillmix frequency`, for the bound", type=Path, metavar="FILE.json"),
+    cli.option("--frequencies", "output of `skillmix frequency` for the novelty bound", type=Path, metavar="FILE.json"),
     cli.flag("--no-figures", "write only pages and tables"),
     cli.option("--style", "also draw figures for a paper or slides, as PDF and PNG", choices=("paper", "slide")),
-    cli.option("--texts", "most texts to show; more are sampled (default: 200,000)", type=cli.positive, metavar="N"),
+    cli.option(
+        "--texts",
+        "maximum number of texts to show; a larger report shows a sample (default: 200,000)",
+        type=cli.positive,
+        metavar="N",
+    ),
     cli.option("--output", "output folder (default: report/ in the run's folder)", type=Path, metavar="DIR"),
 )
 @without_cycle_search()

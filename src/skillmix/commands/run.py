@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skillmix.steps.step_kind import RunResult
 
 IN_BATCHES: Final = 3
-"""The exit status of a command that ends while batches wait at a provider."""
+"""The exit status of a command that ends before all its batches are finished."""
 EXPERIMENT: Final = cli.option(
     "experiment", "experiment file, or name of a shipped experiment such as smoke", type=Path, metavar="EXPERIMENT.yaml"
 )

@@ -126,10 +126,10 @@ CALLS: Final = (
     option("--temperature", "sampling temperature (default: 0.7)", type=real, metavar="T"),
     option("--max-tokens", "maximum tokens per reply (default: 1,024)", type=positive, metavar="N"),
     option("--concurrency", "simultaneous calls", type=positive, metavar="N"),
-    option("--key", "environment variable that holds the key for the model's URL", metavar="VARIABLE"),
+    option("--key", "environment variable with the API key for the model's URL", metavar="VARIABLE"),
     option("--max-usd", "budget for all calls of the run, in US dollars", type=above_zero, metavar="X"),
 )
-"""The call settings of commands that take no experiment file."""
+"""The options for calls, for commands without an experiment file."""
 TRUST: Final = flag("--trust-code", "run checkers.py from the catalog's folder; read the file first")
 """The option that makes `main` trust the code of catalogs while a command runs."""
 DRY_RUN: Final = flag("--dry-run", "print the expected calls, tokens and cost; call no model")
@@ -206,12 +206,12 @@ def listed_names(text: str) -> tuple[str, ...]:
 
 
 def taken(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options with these names."""
+    """Return the values of the named options, by name."""
     return {name: getattr(options, name) for name in names}
 
 
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the named options that have a value."""
+    """Return the values of the named options, without those that are None."""
     return {name: value for name, value in taken(options, *names).items() if value is not None}
 
 

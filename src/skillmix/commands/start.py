@@ -109,7 +109,7 @@ def starter(purpose: str, *, model: str | None = None) -> str:
         return text
     check_spec(model)
     if uses_code(model):
-        raise UserError(f"{model} is a grader and writes no texts.", hint="Give a model with --model.")
+        raise UserError(f"{model} is a grader and writes no texts.", hint="Choose a model that writes with --model.")
     quoted = json.dumps(model, ensure_ascii=False)[1:-1]
     before, students, after = text.partition("\nstudents:")
     return before + students + _MODEL.sub(lambda _: quoted, after, count=1)
@@ -190,7 +190,8 @@ def _price_list(source: str) -> str:
         with urlopen(source, timeout=_LIST_TIMEOUT) as response:
             content: bytes = response.read(_LONGEST_LIST + 1)
     except (URLError, OSError, ValueError) as error:
-        raise UserError(f"{source} cannot be downloaded: {error}.", hint="Download it and give the file.") from None
+        hint = "Check the URL, or download the list yourself and give the file."
+        raise UserError(f"{source} cannot be downloaded: {error}.", hint=hint) from None
     if len(content) > _LONGEST_LIST:
         raise UserError(f"{source} exceeds {_LONGEST_LIST >> 20} MiB.", hint="Check the URL.")
     return content.decode("utf-8", "replace")

@@ -53,7 +53,7 @@ class CodeEvidence:
 
 
 LARGEST: Final = 1_000_000
-"""The largest size of a file in bytes."""
+"""The maximum size of a data file in bytes."""
 _ROOM: Final = LARGEST - 200
 _CUT: Final = " […] truncated; the full text is in the journal"
 
@@ -110,13 +110,13 @@ def _cut(item: object, longest: int) -> object:
 
 
 class RunArchive:
-    """Writes a run's conversations to the archive while reading them, and collects what later steps need."""
+    """Writes a run's conversations to the archive while reading them, and collects data for the report's tables."""
 
     def __init__(self, archive: "Archive", run: Run, rules: Rules, sample: frozenset[str] | None) -> None:
         self.run = run.name
         self.phrases = run.phrases
         self.rules = rules
-        """The rules that decide the displayed points."""
+        """The scoring rules for the displayed points."""
         self.sample = sample
         """The combinations whose texts are shown; None for all."""
         self.combinations: Mapping[str, Combination] = {}
@@ -125,7 +125,7 @@ class RunArchive:
         self.decided: Sequence[tuple[Ballot, Points]] = ()
         """All ballots with their points."""
         self.following: frozenset[ConversationKey] = frozenset()
-        """Conversations whose texts follow an example in the prompts."""
+        """Conversations whose texts are near-copies of an example in the prompts."""
         self.evidence: dict[ConversationKey, CodeEvidence] = {}
         self.talks: dict[ConversationKey, int] = {}
         self.votes: dict[ConversationKey, int] = {}
@@ -136,9 +136,9 @@ class RunArchive:
         self._archive = archive
         self._graders_with_code = run.graders_with_code
         self._prompts: dict[str, tuple[str, str]] = {}
-        """The role of each prompt and the numbers of its lines, kept because texts of a combination share prompts."""
+        """The role of each prompt and the numbers of its lines, cached because texts of a combination share prompts."""
         self._rubric: tuple[str, Rubric] | None = None
-        """The rubric of the last combination, kept because consecutive texts share a combination."""
+        """The rubric of the last combination, cached because consecutive texts often share a combination."""
         self._calls: Counter[str] = Counter()
         self._without_reply: Counter[str] = Counter()
         self._unreadable: dict[str, Counter[str]] = defaultdict(Counter)
@@ -225,7 +225,7 @@ class RunArchive:
     def _keep_denials(
         self, text: StudentText, by_grader: Mapping[str, Sequence[tuple[str, tuple[float | None, ...]]]]
     ) -> None:
-        """Keep the graders' comments on points that their votes may deny, in the order of the replies."""
+        """For each point that a grader's votes may deny, keep the first comment on it in the replies."""
         found: dict[tuple[str, int], str] = {}
         for grader, votes in by_grader.items():
             if self.phrases.outcomes:
@@ -249,7 +249,7 @@ class RunArchive:
             self.denials[text.conversation] = found
 
     def readability(self) -> list[Readability]:
-        """Count how many replies of each grader could be parsed."""
+        """Count the calls to each grader, the calls without a reply, and the unparseable replies by reason."""
         return [
             Readability(
                 run=self.run,
@@ -268,7 +268,7 @@ class RunArchive:
         return evidence is not None and ballot.grader in evidence.reasons
 
     def remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
-        """Return a remark or None for each criterion: why its point was lost or, for a skill, that it is off topic."""
+        """For each criterion, return why its point was denied, a note that the skill is off topic, or None."""
         text = ballot.text
         denials = self.denials.get(text.conversation, {})
         evidence = self.evidence.get(text.conversation) if self.has_code(ballot) else None
@@ -301,12 +301,12 @@ class RunArchive:
 
 
 _MAX_REASONS: Final = 1000
-"""The largest number of reasons in the index, which must stay small."""
+"""The maximum number of reasons in the index, which must stay small."""
 _POINT = {True: "1", False: "0", None: "?"}
 _CUT_OFF: Final = 1
 _FOLLOWS_EXAMPLE: Final = 2
 MOST_PAIRS: Final = 100
-"""The largest number of pairs of one run on the page; `skillmix compare` compares any other pair."""
+"""The maximum number of pairs of students from one run on the page; `skillmix compare` compares any other pair."""
 
 
 _Key = TypeVar("_Key", str, tuple[str, str])

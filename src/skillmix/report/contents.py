@@ -27,7 +27,7 @@ FIGURES: Final[list[tuple[Item, Any]]] = [
 
 @dataclass(frozen=True, slots=True)
 class ReportFigure:
-    """A figure, drawn in both formats."""
+    """A figure drawn as SVG and PNG, with its caption and a description of its numbers."""
 
     drawing: Drawing
     print: Print
@@ -50,7 +50,7 @@ class Contents:
     """The tables and figures of a report by section, and the reasons for missing figures."""
 
     sections: dict[str, list[ReportTable | ReportFigure]]
-    """Only the sections that contain a table or a figure."""
+    """The tables and figures of each section; sections without any are absent."""
     gaps: list[str]
 
     @property

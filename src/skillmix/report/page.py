@@ -186,7 +186,7 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
     grouped = [_grouped(table) for table in tables]
 
     def rank(group: str) -> tuple[int, str]:
-        """Sort groups by number if they have one, such as k = 10."""
+        """Return a sort key that orders groups such as k = 10 by number."""
         number = group.removeprefix("k = ")
         return (int(number) if number.isdecimal() else 0), group
 
@@ -212,7 +212,7 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
 def _view(
     tables: Sequence[ReportTable], bodies: Sequence[TableBody], name: str, chosen: Sequence[tuple[str, str, str]]
 ) -> TableView:
-    """Make a view with the identifying columns, then one column per choice of a heading, a group and a metric."""
+    """Make a view with the identifying columns and a column for each choice, a tuple of heading, group and metric."""
     first = tables[0]
     heads = 0 if first.groups[0][0] else first.groups[0][1]
     made = []

@@ -87,7 +87,7 @@ def decoding_in_words(experiment: Experiment) -> dict[str, str]:
 
 
 MOST_BASELINE: Final = 200
-"""The largest number of combinations, for each setting and k, for which the template student generates texts."""
+"""The maximum number of combinations, for each setting and k, for which the template student generates texts."""
 RUN: Final = 4
 _AT_ONCE: Final = 100
 """The number of texts whose grading prompts are read together."""
@@ -127,7 +127,7 @@ def cell_texts(
 
 
 def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, CodeEvidence]) -> int | None:
-    """Count texts whose masked evidence for every skill also occurs in a text on another combination."""
+    """Count texts that show every skill in words that, apart from the topic, also occur for another combination."""
     users: dict[tuple[str, str | None], set[str]] = defaultdict(set)
     shown = []
     for text in texts:
@@ -222,7 +222,7 @@ def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -
     elif not report.skill_sets and not report.reserved:
         gaps.append("Seen and kept-back skill sets: no lineage says which skills were trained on together.")
     if not report.agreements and not report.has_only_outcomes:
-        gaps.append("Agreement between graders: no text was graded by two.")
+        gaps.append("Agreement between graders: no two graders graded the same text.")
     if not report.rounds and not report.has_only_outcomes:
         gaps.append("Agreement between rounds: no grader voted twice on a text.")
     compared = tuple(compared_pairs(report))
@@ -257,7 +257,7 @@ def _side(catalog: Catalog, partition: str | None, skill: str) -> str:
 
 
 def _joined(parts: Sequence[Report]) -> Report:
-    """Join the parts into one report, in their order."""
+    """Join the reports of single runs into one report, in order."""
     joined: dict[str, Any] = {}
     for name, first in vars(parts[0]).items():
         values = [getattr(part, name) for part in parts]
@@ -298,7 +298,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
     main = own if own in names else names[0]
-    # Code would use a different vocabulary if the catalog had changed in the meantime.
+    # If the catalog has changed since, code could decide differently than when the texts were graded.
     with_code = not run.graders_with_code or catalog is not None
     with run.read() as journal:
         is_sampled = journal.conversations() > most_texts
@@ -371,7 +371,7 @@ def _gaps_of_run(
     if facts.shown_texts is not None:
         yield (
             f"{facts.name}: the pages show {facts.shown_texts:,} of its {facts.texts:,} texts. Scores count all "
-            "texts; numbers based on votes or words count those that are shown: unparseable replies, agreement, "
+            "texts; numbers based on votes or words count only the texts shown: unparseable replies, agreement, "
             "grader cards, examples, templates, and unrequested skills."
         )
     without_cell = ", ".join(sorted(set(students) - {cell.key.student for cell in part.all_cells}))

@@ -40,7 +40,7 @@ REPORT: Final = FolderKind(
 CORPUS_TOKENS: Final = 2e12
 """The number of tokens in the corpus for the novelty bound, unless an option sets another number."""
 MOST_TEXTS: Final = 200_000
-"""The largest number of texts of a run on the pages, unless an option sets another number."""
+"""The maximum number of texts of one run that the pages show, unless an option sets another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class ReportOptions:
     frequencies: MeasuredFrequencies | None = None
     """Measured frequencies of skills for the novelty bound; None for the paper's upper bound for all skills."""
     figures: bool = True
-    """Whether figures are drawn, which takes much of the time for a small report."""
+    """Whether to draw figures, which takes much of the time of a small report."""
     style: str | None = None
     """An additional style in which to draw figures: `paper` or `slide`."""
     texts: int = MOST_TEXTS
-    """The largest number of texts of each run on the pages; scores always count all texts."""
+    """The maximum number of texts of each run that the pages show; scores always count all texts."""
 
     @property
     def words(self) -> list[str]:
@@ -93,9 +93,9 @@ class RunFacts:
     missing: int
     """The number of texts in planned cells that are missing or not graded."""
     excluded_by_setting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Settings that a step draws without some skills, with the excluded skills and exclude lists."""
+    """For each setting drawn without some skills, the names of the excluded skills and exclude lists."""
     not_sent: tuple[str, ...] = ()
-    """Parameters that a provider does not support."""
+    """Request parameters that were not sent because a provider does not support them."""
     calls: tuple[CallTotals, ...] = ()
     invocations: Invocations = field(default_factory=Invocations)
     decoding: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class RunFacts:
     train_seeds: Mapping[str, int] = field(default_factory=dict)
     """The seed of each train step."""
     families: Mapping[str, str] = field(default_factory=dict)
-    """For students that the file repeats over seeds, partitions or values of a matrix, their names in the file."""
+    """For students that the experiment file repeats over seeds, partitions or a matrix, their names in the file."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the catalog and of prompt sets, by name."""
     shown_texts: int | None = None
@@ -198,7 +198,7 @@ class Report:
     skill_sets: Mapping[StudentKey, frozenset[frozenset[str]]] = field(default_factory=dict)
     """The skill sets that each tuned student saw in training."""
     reserved: Mapping[str, float] = field(default_factory=dict)
-    """The share of skill sets that each run reserves, which its training data must not contain."""
+    """The share of skill sets that each run reserves for evaluation, excluding them from its training data."""
     contenders: tuple[ComparableStudent, ...] = ()
     contrasts: tuple[JudgedContrast, ...] = ()
     """The planned comparisons, in their order."""
@@ -314,7 +314,7 @@ class Report:
         return self.lineages[key].k if key in self.lineages else ()
 
     def pairs_to_compare(self) -> list[tuple[StudentKey, StudentKey]]:
-        """Return each base with its richest tuned model or, without lineages, the first two students of a run."""
+        """Return each base with its student tuned on the largest k or, without lineages, a run's first two students."""
         return list(
             dict.fromkeys(
                 ((run, f.first), (run, f.second)) for f in self.findings if not f.pair.first.k for run in f.runs[:1]

@@ -57,7 +57,7 @@ def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object)
 def report(
     targets: Sequence[str], *, output: Path | None = None, options: ReportOptions | None = None
 ) -> WrittenReport:
-    """Write a report about an experiment file, or about one or more runs."""
+    """Write a report about one or more runs, given by name, path or experiment file."""
     runs, step = _runs_of(targets)
     others = f"-and-{len(runs) - 2}-more" if len(runs) > 2 else ""
     name = f"report-with-{runs[1].name}{others}" if len(runs) > 1 else "report"
@@ -93,7 +93,7 @@ def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
 
 
 def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -> WrittenReport:
-    """Write a report about some runs, which replaces an older report once it is complete."""
+    """Write a report about the given runs; it replaces an older report in the folder once it is complete."""
     if options.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
     if options.style not in (None, "paper", "slide"):

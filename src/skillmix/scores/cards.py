@@ -1,4 +1,4 @@
-"""Grader cards of runs: choose texts, graders and reference labels, and format the cards as text and JSON."""
+"""Make grader cards of runs: choose texts, graders and reference labels, and format the cards as text and JSON."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class GraderOfRun:
     """A grader of one run, with the fields that its card needs."""
 
     identity: Hashable
-    """Two runs share this value only if model string, prompts, sampling settings, rounds and catalog are all equal."""
+    """Equal in two runs only if model string, prompts, sampling settings, rounds and catalog are all equal."""
     facts: GraderFacts
     has_code: bool
     is_code_alone: bool
@@ -62,7 +62,7 @@ class GradedRun:
 
 
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
-    """Compare every grader of some runs with people, code or another grader; repeated runs count once."""
+    """Compare every grader of the given runs with people, code or another grader; a run listed twice counts once."""
     opened_runs = [opened(run) for run in runs]  # report a missing run before reading any other
     stored = list({run.path.resolve(): run for run in reversed(opened_runs)}.values())[::-1]
     for run in stored:
@@ -84,7 +84,7 @@ def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
 
 
 def graded_run_of(run: Run, decided: Iterable[tuple[Ballot, Points]], rules: Rules) -> GradedRun:
-    """Make a graded run from ballots whose points are already decided."""
+    """Make a graded run from ballots whose points are already known."""
     by_text: dict[tuple[str, str, int], list[tuple[Ballot, Points]]] = defaultdict(list)
     for ballot, points in decided:
         by_text[ballot.text.conversation].append((ballot, points))
@@ -92,7 +92,7 @@ def graded_run_of(run: Run, decided: Iterable[tuple[Ballot, Points]], rules: Rul
 
 
 def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Rules) -> list[TextUnderGraders]:
-    """Combine each text's ballots; a ballot counts if it has a vote or its grader did not need to be called."""
+    """Combine the ballots on each text; a ballot counts if it has a vote, or if its grader did not need to vote."""
     reader = TextFactsReader(run, rules)
     # The model of each student or, for a train step, the model that the step fine-tunes.
     models = {name: settings.model for name, settings in run.known_experiment.students.items()}
@@ -108,7 +108,8 @@ def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Ru
             continue
         text, skills = counted[0][0].text, counted[0][0].text.combination.skills
         facts = reader.facts(text)
-        # For every grader, code decides the length, named skills and, if the text earns nothing, all criteria.
+        # Under every grader, code denies the points for skills that the text names, determines the point for length,
+        # and denies all points if the text earns nothing.
         named = (i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, rules.name_rule))
         items.append(
             TextUnderGraders(
@@ -165,7 +166,7 @@ _WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
 
 
 def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[GraderCard]:
-    """Make the cards of the graders of some runs; a grader whose settings differ between runs has several cards."""
+    """Make a card for each grader of the given runs, or several cards if the grader's settings differ between runs."""
     known = list(dict.fromkeys(name for run in runs for name in run.graders))
     are_known = truth in (None, *known) or (truth == CODE and _code_names(runs))
     if not are_known and not (truth == PEOPLE and any(map(is_human, known))):
@@ -200,7 +201,7 @@ def _code_names(runs: Iterable[GradedRun]) -> list[str]:
 def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str | None) -> GraderCard:
     """Make the card of one grader over several runs.
 
-    Another model serves to correct scores only if the user chose that model as the reference.
+    Points from another model are used to correct scores only if the user chose that model as the reference.
     """
     items = [item for run in runs for item in run.items]
     code = _code_names(runs)
@@ -208,7 +209,7 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
         items = with_people(items)
     own = [run.graders[name] for run in runs]
     if own[0].has_code and truth in code:
-        # Omit skills that code decides for both graders.
+        # Omit skills that both graders leave to code.
         checked = {skill for item in items for skill in item.skills if has_checker(skill)}
         items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
     texts, cost = sum(grader.facts.texts or 0 for grader in own), known_sum(grader.facts.cost_usd for grader in own)
@@ -222,15 +223,16 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
 
 
 NOTE: Final = (
-    "Sensitivity: how often the grader gives a point that the truth gives. Specificity: how often it denies a point "
-    "that the truth denies. The truth means the reference labels, which can be wrong, too. Intervals are 95% intervals "
-    "with combinations as clusters. Criteria that code decides (length, named skills) are omitted. A dash: no labeled "
-    "text determines the number."
+    "Sensitivity: how often the grader gives a point that the truth gives. Specificity: how often the grader denies a "
+    "point that the truth denies. Truth means the reference labels, which can also be wrong. Intervals are 95% "
+    "intervals with combinations as clusters. Criteria that code decides (length, named skills) are omitted. A dash "
+    "means that no labeled text determines the number."
 )
 CORRECTED_NOTE: Final = (
-    "Full marks of single texts, one try. By truth: every text has a label. By own labels: from labels of a sample of "
-    "these texts. By criteria: from the error rates of each kind of criterion on labeled texts of the same k. By error "
-    "rates: from the error rates of full marks, which apply only to students of similar skill."
+    "Full marks of single texts (one try), corrected by one of four methods. Truth: every text has a label. Own "
+    "labels: a sample of these texts has labels. Criteria: from the error rates of each kind of criterion on labeled "
+    "texts of the same k. Error rates: from the error rates of full marks, which apply only to students of similar "
+    "skill."
 )
 
 
@@ -258,9 +260,10 @@ def card_text(card: GraderCard, *, wide: bool = False) -> str:
         parts.append(markdown_table(["by", "group", "n", "grader − truth", "agreement"], rows, right=frozenset({2})))
     own = card.bias.favours_own_family
     if card.bias.rows and own.value is not None and own.low is not None and own.high is not None:
-        verdict = "within noise" if own.low <= 0 <= own.high else "it favors them"
-        verdict = "it is harder on them" if own.high < 0 else verdict
-        parts.append(wrapped(f"Students of its own family against others: {_signed(own)}, {verdict}.", indent=2))
+        verdict = "within noise" if own.low <= 0 <= own.high else "the grader favors its own family"
+        verdict = "the grader is harder on its own family" if own.high < 0 else verdict
+        about = "Excess points for students of the grader's model family, compared with other students"
+        parts.append(wrapped(f"{about}: {_signed(own)}, {verdict}.", indent=2))
     if card.corrected:
         several = ["run"] if len({score.run for score in card.corrected}) > 1 else []
         header = [*several, "student", "setting", "k", "texts", "labels", "raw", "corrected", "by"]
@@ -285,9 +288,10 @@ def card_title(card: GraderCard) -> str:
     """Return a title that names the grader, the reference and simulated raters, and counts the labeled texts."""
     runs = f" ({', '.join(card.runs)})" if len(card.runs) > 1 else ""
     if card.truth is None:
-        return f"{card.grader}{runs}: no other grader graded its {plural(card.texts, 'text')}, so there is no truth"
+        alone = f"no other grader graded its {plural(card.texts, 'text')}"
+        return f"{card.grader}{runs}: {alone}, so there are no reference labels"
     truth = "the majority of people" if card.truth == PEOPLE else card.truth
-    simulated = f"; simulated, no people: {', '.join(card.simulated)}" if card.simulated else ""
+    simulated = f"; simulated raters, not people: {', '.join(card.simulated)}" if card.simulated else ""
     return (
         f"{card.grader}{runs} against {truth}: {whole(card.labelled)} of {plural(card.texts, 'text')} "
         f"{'has' if card.labelled == 1 else 'have'} a label{simulated}"
@@ -304,7 +308,7 @@ def _agreement_table(name: str, rows: Sequence[TruthAgreement], *, wide: bool) -
 
 
 def _interval(measure: Measure) -> str:
-    # Here, an interval can be unknown for reasons other than too few combinations.
+    # `share_with_interval` would print "too few", but here an interval can be unknown for other reasons.
     return share(measure.value) if None in measure else share_with_interval(*measure)
 
 
@@ -329,7 +333,7 @@ def short_table(cards: Iterable[GraderCard]) -> str:
 
 
 def cards_as_json(cards: Iterable[GraderCard]) -> list[object]:
-    """Return the cards as `--json` prints them, with every measure as an object with value, low and high."""
+    """Convert cards to the form that `--json` prints, in which a measure is an object with value, low and high."""
     return [_plain(card) for card in cards]
 
 

@@ -23,7 +23,7 @@ from skillmix.scores.statistics.intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One metric over the combinations of a cell."""
+    """The score of a cell in one metric, with its intervals, bounds and counts."""
 
     value: float | None
     """The mean of the best of G texts over complete combinations; None if no combination is complete."""
@@ -78,10 +78,10 @@ class OfCell:
     k: int
 
     about: ClassVar[tuple[str, ...]]
-    """The names of the fields that say what the number counts."""
+    """The fields, besides those of the cell, that identify the number, such as its metric."""
 
     def json_row(self) -> dict[str, object]:
-        """Return the fields in the order of `scores --json`: the cell, what the number counts, and the numbers."""
+        """Return the fields in the order of `scores --json`: those of the cell, those in `about`, and the numbers."""
         row = {field.name: getattr(self, field.name) for field in fields(self)}
         row["setting"] = label_parts(self.setting).setting
         first = {name: row.pop(name) for name in (*(field.name for field in fields(OfCell)), *self.about)}
@@ -90,18 +90,21 @@ class OfCell:
 
 @dataclass(frozen=True)
 class CellScore(Score, OfCell):
-    """A score with the cell and the run that it belongs to."""
+    """A score, with the cell, the run and the metric that it belongs to."""
 
     about = ("metric",)
     metric: str
     sets: str = "all"
-    """The skill sets that count: all of them, the reserved ones, or the ones that data sets may contain ("seen")."""
+    """The skill sets included: all, the reserved ones, or the ones that data sets may contain ("seen")."""
     trained_on: int | None = None
     """The number of combinations that the student was trained on; None if its lineage is unknown."""
     written: int = 0
-    """The number of texts that have a format: all texts except missing ones and refusals."""
+    """The number of texts whose format is checked: all texts except missing ones and refusals."""
     seen_pairs: int | None = None
-    """Combinations with two skills that the student saw together under another partition; otherwise None."""
+    """The number of combinations with two skills that the student saw together when trained under another partition.
+
+    None if the student was not trained under another partition, or if its training data are unknown.
+    """
 
     @property
     def format_valid(self) -> float | None:
@@ -176,20 +179,20 @@ class CellKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """The combinations of one key, each with its samples. A sample is None if its text or grading is missing."""
+    """The combinations of one cell, each with its samples; a sample is None if its text or its grade is missing."""
 
     key: CellKey
     combinations: tuple[Combination, ...]
     points: tuple[tuple[Points | None, ...], ...]
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
     cuts: tuple[tuple[bool | None, ...], ...] = ()
-    """Whether each reply was truncated at the token limit. If unknown, the value is None or the row is missing."""
+    """Whether each reply was truncated at the token limit. If unknown, the value is None or all rows are missing."""
     woven: tuple[tuple[bool | None, ...], ...] = ()
-    """Whether each text applies every skill to the topic. If unknown, the value is None or the whole row is missing."""
+    """Whether each text applies every skill to the topic. If unknown, the value is None or all rows are missing."""
 
     def values(self, metric: str) -> list[list[float | None]]:
         """Compute the metric of every text, grouped by combination."""
-        different = {p for texts in self.points for p in texts}  # even many texts have few different points
+        different = {p for texts in self.points for p in texts}  # few distinct values, even for many texts
         known = {p: None if p is None else text_score(p, metric) for p in different}
         return [[known[p] for p in texts] for texts in self.points]
 
@@ -246,7 +249,7 @@ class Cell:
         return clusters
 
     def format_clusters(self) -> dict[str, Cluster]:
-        """Return, by combination id, the number of texts that have a format and how many of these formats are valid."""
+        """Return, by combination id, the number of texts whose format is checked and how many formats are valid."""
         return {
             combination.id: Cluster(statuses.count("fine"), sum(status in WRITTEN for status in statuses))
             for combination, statuses in zip(self.combinations, self.statuses, strict=True)
@@ -269,7 +272,7 @@ class Cell:
 
     @property
     def written(self) -> int:
-        """Count texts that have a format, which means all texts except missing ones and refusals."""
+        """Count the texts whose format is checked: all texts except missing ones and refusals."""
         return self.count(*WRITTEN)
 
     @property
@@ -278,7 +281,7 @@ class Cell:
         return valid_share(self.format_failures, self.written)
 
     def only(self, wanted: Callable[[Combination], bool]) -> "Cell":
-        """Return the cell with only the wanted combinations."""
+        """Return a copy of the cell with only the wanted combinations."""
         kept = [i for i, combination in enumerate(self.combinations) if wanted(combination)]
         return replace(
             self,

@@ -1,8 +1,8 @@
 """Compare two students: the verdict on a difference, whether format explains the difference, and the texts that differ.
 
-One function decides the verdict for every output. For two students under one grader, all settings and k in which both
-have completed the same combinations form one family of tests. `compare_students` implements `skillmix compare`, which
-works for any two students of a run, with or without a lineage.
+The same function determines the verdict for every output. For two students under one grader, all settings and k in
+which both have completed the same combinations form one family of tests. `compare_students` implements `skillmix
+compare`, which works for any two students of a run, with or without a lineage.
 """
 
 from collections import defaultdict
@@ -51,7 +51,7 @@ _FEWEST_DIFFERING: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The second student's score minus the first's in one setting at one k, with the verdict."""
+    """The difference between two students (second minus first) in one setting at one k, with its verdict."""
 
     setting: str
     k: int
@@ -61,7 +61,7 @@ class Judged:
     tests: int
     """The number of comparisons in the correction."""
     explained_by: str | None = None
-    """A student trained on single skills that the second student, with a similar gain, is not found to surpass."""
+    """A student trained on single skills that also gains, if the second student is not found to be better."""
 
     @property
     def verdict(self) -> str:
@@ -85,7 +85,7 @@ class Judged:
 
     @property
     def is_gain(self) -> bool:
-        """Whether a gain worth claiming is found."""
+        """Whether the verdict is a gain that is large enough to be claimed."""
         return self.verdict == "a gain" and self.gain.mean >= SMALLEST_GAIN - ROUNDING
 
     @property
@@ -95,7 +95,7 @@ class Judged:
 
 
 def verdict_words(verdict: str, p: float, tests: int) -> str:
-    """Return the wording of a verdict with its p-value, which is the same in every output.
+    """Format a verdict with its p-value; every output uses this wording.
 
     >>> verdict_words("a gain", 0.0312, 3), verdict_words("within noise", 0.4, 1)
     ('a gain, p = .031 after correction for 3 comparisons', 'within noise, p = .400')
@@ -111,10 +111,10 @@ def explained(
     of_practice: Mapping[Place, Judged],
     beyond: Mapping[Place, Judged],
 ) -> dict[Place, Judged]:
-    """Mark gains of a student over its base that a student trained on single skills also shows.
+    """Mark a student's gains over its base that practice on single skills may explain.
 
-    `of_practice` compares the student trained on single skills with the base. `beyond` compares the first student with
-    the one trained on single skills.
+    `practice` is a student trained on single skills. `of_practice` compares it with the base, and `beyond` compares the
+    student of the gains with it.
     """
     as_well = {place for place, one in of_practice.items() if one.verdict == "a gain"}
     no_better = {place for place, one in beyond.items() if one.verdict in ("within noise", "a loss")}
@@ -155,7 +155,7 @@ class PairRow:
     tests: int
     """The number of comparisons in the correction."""
     explained_by: str | None = None
-    """A student trained on single skills that the second student, with a similar gain, is not found to surpass."""
+    """A student trained on single skills that also gains, if the second student is not found to be better."""
 
     @property
     def words(self) -> str:
@@ -169,13 +169,13 @@ class PairRow:
 
 
 def explanations(second: str, rows: Iterable[Judged | PairRow]) -> list[str]:
-    """For each student trained on single skills with a similar gain, return a sentence about this explanation."""
+    """Return a sentence for each student trained on single skills that may explain gains of the second student."""
     places: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.explained_by:
             places[row.explained_by].append(f"{row.setting}, k = {row.k}")
     return [
-        f"{practice}, trained on single skills with as many texts and steps, gains too, and {second} is not found to "
+        f"{practice}, trained on single skills with as many texts and steps, also gains, and {second} is not found to "
         f"be better, so practice on single skills may explain the gain ({'; '.join(where)})."
         for practice, where in places.items()
     ]
@@ -192,7 +192,8 @@ def compare_cells(
 ) -> list[PairRow]:
     """Return one row for each grader, setting and k in which two students of a run share complete combinations.
 
-    If the first student is the base, `practice` is the student trained on single skills that matches the second.
+    If the first student is the second's base, `practice` is the student trained on single skills with as many texts and
+    steps as the second.
     """
     rows: dict[CellKey, PairRow] = {}
     for grader in dict.fromkeys(key.grader for key in cells if (key.run, key.student) == (run, second)):
@@ -248,9 +249,9 @@ def paired_values(
 
 
 def family_of(repeats: Iterable[tuple[str, int, Values]]) -> dict[Place, Judged]:
-    """Judge all differences between two students under one grader, which partitions and seeds may repeat.
+    """Judge all differences between two students under one grader, pooled over partitions and seeds.
 
-    A repeat consists of a partition, a seed and the values of the two students. A training run that several runs
+    Each repeat consists of a partition, a seed and the values of the two students. A training run that several runs
     evaluate counts once. Holm's correction counts only differences that can reach p = .05. Whether a difference can
     reach it depends on how many combinations differ, not on which student they favor. Omitting the other differences
     therefore keeps the significance level.
@@ -283,23 +284,23 @@ def family_of(repeats: Iterable[tuple[str, int, Values]]) -> dict[Place, Judged]
 
 
 Role = Literal["explains", "hides skill"]
-"""Whether format explains the difference, or so few texts have a valid format that the students' skill cannot be
-compared."""
+"""Format either explains the difference, or leaves too few texts with a valid format to compare the students' skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidTexts:
-    """One student's texts that have a valid format and a decision on full marks."""
+    """Counts of one student's texts, especially of those with a valid format and a decision on full marks."""
 
     valid: int
+    """The number of texts with a valid format and a decision on full marks."""
     combinations: int
-    """The number of combinations with at least one text that has a valid format and a decision on full marks."""
+    """The number of combinations with at least one such text."""
     written: int
-    """The number of texts that have a format, valid or not."""
+    """The number of texts whose format is checked, valid or not."""
 
     @property
     def are_too_few(self) -> bool:
-        """Whether these texts are too few to compare full marks."""
+        """Whether the valid texts cover too few combinations to compare full marks."""
         return self.combinations < FEWEST_COMBINATIONS
 
 
@@ -335,10 +336,10 @@ def format_effect(
     cells: Mapping[CellKey, Cell],
     found: float,
 ) -> FormatEffect:
-    """Compute the effect of format on a difference in full marks between two students of some runs.
+    """Compute the effect of format on a difference in full marks between two students of the given runs.
 
     `where` is a grader, a setting and a k, and `found` is 0 unless a difference is found. Format explains the
-    difference if the share of texts with a valid format differs in the same direction and outside noise, while full
+    difference if the share of texts with a valid format differs in the same direction beyond noise, while full
     marks among texts with a valid format differ only within noise.
     """
     valid, formats = list[Paired](), list[Paired]()
@@ -413,11 +414,11 @@ class BestText:
     text: str
     value: float
     points: dict[str, bool | None]
-    """By criterion; None means undecided."""
+    """The point for each criterion; None if undecided."""
     evidence: dict[str, str] = field(default_factory=dict)
-    """By skill, the words in which code found the skill."""
+    """For each skill that code found, the words that show it."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """By criterion, the reason why code denied the point."""
+    """For each criterion whose point code denied, the reason."""
     cut: bool | None = None
     """Whether the reply was truncated at the token limit; None if unknown."""
 
@@ -438,7 +439,7 @@ class DifferingTexts:
 
 @dataclass(frozen=True, slots=True)
 class StudentComparison:
-    """The comparison of two students of a run: the second minus the first."""
+    """The comparison of two students of a run; differences are second minus first."""
 
     run: str
     first: str
@@ -461,16 +462,16 @@ class StudentComparison:
 
 _NOTE: Final = (
     "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both "
-    "have completed, with its 95% interval. p: permutation test within combinations, corrected by Holm over the "
+    "have completed, with its 95% interval. p: permutation test within combinations, with Holm's correction over the "
     "rows of a grader in which 6 combinations or more differ. Verdict: a gain or a loss if the corrected p is below "
-    ".05. Wins, ties and losses of {second} count combinations."
+    ".05 and the interval excludes 0. Wins, ties and losses of {second} count combinations."
 )
 
 STILL_NEEDED: Final = "Still needed: further combinations for 80% power at this difference."
 
 
 def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> str:
-    """Format one row for each grader, setting and k as Markdown; unless `wide`, only the main columns."""
+    """Format a Markdown table with a row for each grader, setting and k; `wide` adds the less important columns."""
     rows = [
         {
             "grader": row.grader,
@@ -525,9 +526,9 @@ def compare_students(
     rules: str | None = None,
     texts: int | None = None,
 ) -> StudentComparison:
-    """Compare two students of a run, or raise an error if either is unknown or they share no complete combination.
+    """Compare two students of a run; raise an error if either is unknown or they share no complete combination.
 
-    `texts` is the number of combinations whose texts are included. The texts of other combinations are not read.
+    `texts` limits the number of combinations whose texts are included; the texts of other combinations are not read.
     """
     run = opened(run)
     if metric not in METRICS:
@@ -538,7 +539,7 @@ def compare_students(
     if run.has_outcomes:
         raise UserError(
             f"The graders of the run {run.name} give outcomes instead of points.",
-            hint=f"`skillmix scores {run.name}` compares its students.",
+            hint=f"Run `skillmix scores {run.name}` to compare its students.",
         )
     cells = scored_cells(run, rules=rules)
     students = list(dict.fromkeys(key.student for key in cells))
@@ -549,13 +550,13 @@ def compare_students(
                 f"The run {run.name} has no graded student {name!r}.", hint=name_hint(name, students, otherwise=known)
             )
     if first == second:
-        raise UserError(f"{first} cannot be compared with itself.", hint=f"Name two students. {known}")
+        raise UserError(f"{first} cannot be compared with itself.", hint=f"Name two different students. {known}")
     practice = practice_between(comparable_in(run, cells), first, second)
     rows = compare_cells(run.name, first, second, cells, metric=metric, practice=practice)
     if not rows:
         raise UserError(
-            f"{first} and {second} share no combination that both have completed under one grader.",
-            hint=f"`skillmix status {run.name}` counts what is missing.",
+            f"There is no combination that both {first} and {second} have completed under the same grader.",
+            hint=f"Run `skillmix status {run.name}` to count the missing calls.",
         )
     shared = [
         (cells[CellKey(run.name, first, *where)], cells[CellKey(run.name, second, *where)])

@@ -1,6 +1,6 @@
-"""Results over runs: the study's claims, planned comparisons, and the verdict on each.
+"""Judge the study's claims and planned comparisons over one or several runs.
 
-A claim defines which students are compared, in which settings and at which k. The lineage decides which students
+A claim defines which students are compared, in which settings and at which k. Lineages determine which students
 qualify. Students of one run that differ only in their training seed repeat one comparison, and so do students of
 several runs that share everything except run, seed and partition. Each partition of a run counts as a separate run.
 
@@ -40,7 +40,7 @@ from skillmix.scores.statistics.differences import (
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
 
 _UNDER = " under "
-"""Separates the name of a run, which contains no blanks, from the name of a partition."""
+"""Separates the name of a run, which contains no spaces, from the name of a partition."""
 
 
 def _apart(students: Sequence[ComparableStudent], cells: Cells) -> tuple[list[ComparableStudent], Cells]:
@@ -65,7 +65,7 @@ def _joined(run: str, partition: str | None) -> str:
 
 
 Claim = Literal["composition", "trained k", "held-out", "larger k", "efficiency", "control", "planned"]
-"""`planned` makes no claim; this comparison leads a report if no claim is supported."""
+"""The study's claims; `planned` is not a claim but the comparison that leads a report if no claim is supported."""
 TRAIN: Final = "train"
 """The setting that contains the skills students were trained on."""
 
@@ -206,14 +206,17 @@ def _base_and(second: ComparableStudent | None, family: Sequence[ComparableStude
 
 
 def _practice_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """Compare the richest student with one that practiced single skills as much or, if there is none, with the base."""
+    """Pair the student trained on the largest k with one that practiced single skills as much or, if none, the base."""
     richest = _richest(family, is_composed=True)
     practice = practice_of(richest, family) if richest else None
     return [StudentPair(practice, richest, is_matched=True)] if richest and practice else _base_and(richest, family)
 
 
 def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """Compare the richest student with single-skill students: one with equal texts and steps, and the largest other."""
+    """Pair the student trained on the largest k with two single-skill students: a matched one and the best other one.
+
+    The first was trained on as many texts and steps. The second is the one with the most texts among the others.
+    """
     richest = _richest(family, is_composed=True)
     if richest is None:
         return []
@@ -225,7 +228,7 @@ def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[Stu
 
 
 def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """Compare a student trained on a larger k with one trained on a smaller k and no fewer conversations.
+    """Pair a student trained on a larger k with one trained on a smaller k and no fewer conversations.
 
     Prefer a pair with no more steps, then the largest k, then the closest size.
     """
@@ -278,11 +281,11 @@ class Finding:
     """The two students of the first run."""
     runs: tuple[str, ...]
     repeated: tuple[str, ...]
-    """Runs that repeat the scores of the same models from an earlier run, so that they do not count again."""
+    """Runs that are not counted, because they contain the same scores of the same models as an earlier run."""
     compared: tuple[Judged, ...]
     verdict: ClaimVerdict
     more: MoreData
-    """The amount of data that would probably decide an open claim."""
+    """The additional data that would probably settle a claim with too little data."""
     explained: tuple[Judged, ...] = ()
     """Gains over the base, at the k of this finding, that practice on single skills may explain."""
 
@@ -316,7 +319,8 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
     names: Mapping[tuple[str, str], str] = {(s.run, s.student): s.family or s.student for s in students}
     together = []
     for f in ordered:
-        # Up to here, each partition was treated as a run. Over several partitions, use the students' names in the file.
+        # Each partition was treated as a run above. Over several partitions, use the students' names from the
+        # experiment file.
         partitions = {run.partition(_UNDER)[2] for run in f.runs}
         own, repeated = (tuple(dict.fromkeys(r.partition(_UNDER)[0] for r in rs)) for rs in (f.runs, f.repeated))
         if len(partitions) == 1:
@@ -412,7 +416,7 @@ def _more(compared: Sequence[Judged]) -> MoreData:
 
 
 _Units = dict[str, dict[int, tuple[CellKey, dict[str, float]]]]
-"""By partition and seed, the cell of a student and the score of each combination."""
+"""For each partition and seed, the cell of a student and the score of each combination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,14 +447,14 @@ class JudgedContrast:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict: supported (a gain), or not supported (the interval excludes the smallest gain)."""
+        """Return "supported" for a gain, "not supported" for a loss or an excluded gain, else "too little data"."""
         if self.judged.is_gain:
             return "supported"
         return "not supported" if self.judged.found < 0 or self.judged.excludes_gain else "too little data"
 
     @property
     def words(self) -> str:
-        """Return the verdict with its difference, interval and p-value."""
+        """Describe the difference with its interval, verdict and p-value."""
         found = self.judged.gain
         return f"{signed_with_interval(found.mean, found.low, found.high)}, {self.judged.words}"
 
@@ -496,7 +500,7 @@ def judge_planned(
 
 
 def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:
-    """Return a student's share of texts with full marks on each combination, given its name in the file."""
+    """Return a student's share of texts with full marks on each combination, given its name in the experiment file."""
     name, setting, k = side
     units: _Units = defaultdict(dict)
     for student in students:
@@ -521,7 +525,7 @@ def _pooled(seeds: dict[int, tuple[CellKey, dict[str, float]]]) -> dict[str, flo
 
 
 def _difference(first: _Units, second: _Units, partitions: Sequence[str], *, is_paired: bool) -> Gain:
-    """Subtract the second from the first, on shared combinations if possible, otherwise without pairing them."""
+    """Compute the difference (first minus second), paired by combination if possible."""
 
     def minus(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
         return {c: one[c] - other[c] for c in one if c in other}

@@ -1,4 +1,4 @@
-"""The quality of a grader as a card: agreement between its rounds, with other graders, and with reference labels.
+"""Grader cards: a grader's agreement between its rounds, with other graders, and with reference labels.
 
 `grader_card(items, grader, truth)` is a pure function that makes a card from graded texts. "Truth" is the grader that
 serves as the reference, although people and code also make errors. A person is a grader called `human:NAME`, code is
@@ -48,7 +48,7 @@ from skillmix.scores.statistics.intervals import Counts, effective_counts
 
 Kind = Literal["skill", "topic", "sense"]
 KINDS: Final[tuple[Kind, ...]] = ("skill", "topic", "sense")
-"""The criteria that graders decide; code counts the length."""
+"""The kinds of criteria that graders judge; code checks the length."""
 Decider = Literal["model", "code"]
 
 
@@ -63,13 +63,13 @@ class RoundAgreement:
     units: int
     """The number of criteria in texts with at least two parseable rounds."""
     flips: float | None
-    """The share of pairs of rounds that differ; None if code decides, because code never differs between rounds."""
+    """The share of pairs of rounds that differ; None for code, which decides the same in every round."""
     alpha: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GraderAgreement:
-    """The agreement of two graders on one kind of criterion, over the texts that both decided."""
+    """The agreement of two graders on one kind of criterion, over the points that both decided."""
 
     run: str
     first: str
@@ -80,13 +80,14 @@ class GraderAgreement:
     kappa: float | None
     alpha: float | None
     first_earned: float | None
+    """The share of units for which the first grader gives the point."""
     second_earned: float | None
-    """The share of units for which each of the two graders gives the point."""
+    """The share of units for which the second grader gives the point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """How often two graders disagree on one criterion, by name."""
+    """How often graders disagree on one skill, on the topic or on sense, over all pairs of graders."""
 
     criterion: str
     units: int
@@ -95,7 +96,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The number of calls to one grader, and the number of calls without a parseable reply."""
+    """The calls to one grader, and how many of them returned no reply or an unparseable one."""
 
     run: str
     grader: str
@@ -194,7 +195,7 @@ class TextUnderGraders:
     student_model: str | None = None
     """The model string of the student; None if unknown."""
     by_code: frozenset[int] = frozenset()
-    """Criteria that code decides for every grader: the length, and skills that the text mentions by name."""
+    """The indices of criteria that code decides for every grader, such as length and skills that the text names."""
 
     @property
     def k(self) -> int:
@@ -203,7 +204,7 @@ class TextUnderGraders:
 
     @property
     def group(self) -> tuple[str, str, int]:
-        """Return the run, the student and k; texts with the same group do not differ in other experimental factors."""
+        """Return the run, the student and k; labels of one group do not represent texts of other groups."""
         return self.run, self.student, self.k
 
     def full_marks(self, grader: str | None) -> bool | None:
@@ -264,8 +265,8 @@ class Unit(GraderDecision):
 def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
     """Keep the units of every run, student and k in which at least one unit has a label.
 
-    How often a grader's points are right depends on how often the point is earned. The labels of one student therefore
-    tell nothing about the points of another.
+    How often a grader's points are right depends on how often the point is earned. Labels of one student's texts
+    therefore cannot represent the texts of another student.
     """
     groups = {unit.item.group for unit in units if unit.earned is not None}
     return [unit for unit in units if unit.item.group in groups]
@@ -386,11 +387,11 @@ class GraderBias:
 
     rows: tuple[BiasRow, ...]
     favours_own_family: Measure
-    """The surplus for students of its own family minus that for other students; unknown if either side has no label."""
+    """The excess for students of the grader's family minus the excess for others; unknown if either lacks labels."""
 
 
 def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], model: str | None) -> GraderBias:
-    """Compute the bias of a grader over its criteria; `rounds` has the same criteria with the votes of each round."""
+    """Compute a grader's bias by group of criteria; `rounds` contains the same criteria with votes of single rounds."""
     groups: list[tuple[BiasBy, str, Sequence[Unit]]] = [("all", "all", units)]
     by_student = _grouped(units, lambda unit: unit.item.student)
     groups += [("student", str(name), by_student[name]) for name in sorted(by_student, key=str)]
@@ -430,7 +431,7 @@ NO_LABELS: Final = "no text of this k has a label"
 
 @dataclass(frozen=True, slots=True)
 class CorrectedScore:
-    """The share of single texts with full marks, as the grader gives it and after correction."""
+    """The share of single texts with full marks, before and after correction for the grader's errors."""
 
     run: str
     student: str
@@ -453,7 +454,8 @@ class CorrectedScore:
 def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[CorrectedScore]:
     """Correct the scores of each run, student, setting and k under a grader.
 
-    For each cell, the first method applies for which the cell, or all cells at its k, have enough labels.
+    Each cell uses the first method, in the order of `Method`, for which the cell or all cells at its k have enough
+    labels.
     """
     decided = [item for item in items if item.full_marks(grader) is not None]
     cells: dict[tuple[str, str, str, int], list[TextUnderGraders]] = defaultdict(list)
@@ -596,7 +598,7 @@ class GraderCard:
     stability: RoundStability
     corrected: tuple[CorrectedScore, ...]
     simulated: tuple[str, ...] = ()
-    """Simulated raters behind the reference, or behind the grader itself."""
+    """The simulated raters whose votes form the reference, and the grader itself if it is one."""
 
 
 def grader_card(

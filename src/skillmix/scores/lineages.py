@@ -17,7 +17,7 @@ def lineage_of_student(
 ) -> Lineage | None:
     """Return a student's lineage, from its model's files or as declared in the experiment; None for a base.
 
-    `datasets` is the same as for `lineage_of`. Training a student with a declared lineage continues that lineage.
+    `datasets` is passed to `lineage_of`. Training a student with a declared lineage continues that lineage.
     """
     settings = experiment.students[name]
     own = lineage_of(settings.model, datasets)
@@ -29,8 +29,8 @@ def lineage_of_student(
         return own
     if own is not None:
         raise UserError(
-            f"The student {name} declares a lineage, and its model {settings.model} has its own {LINEAGE_FILE}.",
-            hint="Remove lineage, tuned_from and trained_on from the student: the file of the model counts.",
+            f"The student {name} declares a lineage, but its model {settings.model} already has a {LINEAGE_FILE}.",
+            hint="Remove lineage, tuned_from and trained_on from the student; skillmix reads the model's file.",
         )
     return _declared_lineage(experiment, name, datasets)
 
@@ -50,7 +50,7 @@ def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, 
 
 
 def _root_of(experiment: Experiment, name: str) -> str:
-    """Return the student from which the chain of train steps that made a student started."""
+    """Return the student at the start of the chain of train steps that made the named student."""
     bases = {made: student_name(source.removeprefix(JOINED)) for made, source in made_students(experiment).items()}
     seen = {name}
     while name in bases and bases[name] not in seen:

@@ -14,7 +14,7 @@ from skillmix.runs.students import settings_for, turns_of
 
 
 def calls_a_conversation(experiment: Experiment, student: str, graders: Iterable[str]) -> int:
-    """Count the turns of a student's conversation, and the votes from graders that are models."""
+    """Count the calls for one conversation: the student's turns, and the votes of graders that call a model."""
     votes = sum(experiment.graders[name].votes for name in graders if experiment.graders[name].asked)
     return turns_of(experiment, student) + votes
 
@@ -24,7 +24,7 @@ _Part = tuple[range, tuple[str, ...]]
 
 
 class PlannedCalls:
-    """The planned calls for some cells; a call that several settings and steps share counts once.
+    """The planned calls for the given cells; a call that several settings and steps share counts once.
 
     The count is exact only if every text can be graded and every grade can be parsed.
     """
@@ -59,7 +59,7 @@ class PlannedCalls:
 
     @property
     def total(self) -> int:
-        """Count the turns of all conversations, and the votes on all their texts."""
+        """Count all planned calls: the turns of the conversations, and the votes on their texts."""
         votes = {name: s.votes for name, s in self._experiment.graders.items() if s.asked}
         calls = 0
         for student, own in self._parts.items():
@@ -76,7 +76,7 @@ def _numbers(parts: Iterable[_Part], grader: str | None) -> set[int]:
 
 
 def planned_calls(step: Step, experiment: Experiment, catalog: Catalog) -> Work:
-    """Return the calls of a step; for a data set, return the smallest number that can reach its targets."""
+    """Return the number of calls that a step plans; for a data set, the smallest number that can reach its targets."""
     if step.planned_texts is None:
         total = PlannedCalls(step_cells(step, experiment, catalog), experiment).total
     else:

@@ -124,7 +124,7 @@ def run_outcome_cells(run: Run | str) -> list[OutcomeCell]:
     if not run.has_outcomes:
         raise UserError(
             f"The graders of the run {run.name} give points, not outcomes.",
-            hint="A run has outcomes if its prompt set does, such as `prompts: safety`.",
+            hint="For outcomes, use a prompt set that defines them, such as `prompts: safety`.",
         )
     catalog = run.unchanged_catalog
     if catalog is None:
@@ -170,7 +170,7 @@ class OutcomeChange:
 
 
 def run_outcome_changes(run: Run | str) -> list[OutcomeChange]:
-    """Compare tuned students' outcomes with their bases' or, without any, each student's with the first one's."""
+    """Compare tuned students with their bases or, if there are none, every other student with the first one."""
     run = opened(run)
     cells = run_outcome_cells(run)
     return outcome_changes(run, cells, lineages_in(run, (cell.key for cell in cells)))
@@ -204,7 +204,7 @@ def outcome_changes(run: Run, cells: Sequence[OutcomeCell], lineages: Mapping[st
                     place = (name, student, base_name, is_tuned, grader, setting, k, cell.topics, outcome)
                     difference = (found.mean, found.low, found.high, found.p, found.p, found.combinations)
                     rows.append(OutcomeChange(*place, *difference))
-        # Correct p over k, settings and graders separately for each outcome, as a text's outcomes decide each other.
+        # Correct p over k, settings and graders separately for each outcome, because the outcomes exclude each other.
         for family in dict.fromkeys((row.topics, row.outcome) for row in rows):
             numbers = [n for n, row in enumerate(rows) if (row.topics, row.outcome) == family]
             for n, p in zip(numbers, holm([rows[n].p for n in numbers]), strict=True):

@@ -1,8 +1,8 @@
 """Compute scores from a run's journal: the cells of its table, and the students that can be compared.
 
-The table has the rows that the experiment plans and any others in the journal. If the current experiment is smaller
-than an earlier one of the same run, a row counts the combinations of both experiments, and rows that only the earlier
-one planned follow. Texts that no known experiment planned come last, in a separate setting.
+The table contains the rows that the experiment plans, followed by other rows found in the journal. If the current
+experiment is smaller than an earlier one of the same run, a row counts the combinations of both experiments, and rows
+that only the earlier one planned come next. Texts that no known experiment planned come last, in a separate setting.
 """
 
 from collections import defaultdict
@@ -31,26 +31,26 @@ from skillmix.scores.lineages import run_datasets, student_lineages
 from skillmix.scores.text_rows import IMPORTED, counted_cells
 
 NOT_IN_FILE: Final = "not-in-file"
-"""The setting for texts that no known experiment of the run plans."""
+"""The setting name of texts that no known experiment of the run plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The texts behind one row of the table, stored as the numbers of their grades."""
+    """The texts of one row of the score table, stored as indices of their grades."""
 
     student: str
     grader: str
     setting: str
     k: int
     numbers: NDArray[np.int32]
-    """Numbers by combination and sample; -1 for a text that is missing or has no ballot. See also `_NO_TEXT`."""
+    """Indices into `grades`, by combination and sample; -1 if there is no text or no ballot. See also `_NO_TEXT`."""
     grades: Sequence[TextGrade]
     combinations: tuple[Combination, ...]
     unnamed: int = 0
     """The number of combinations in the journal that the current experiment does not contain."""
 
     def cell(self, run: str) -> Cell:
-        """Return the row as a cell with points; equal texts share memory."""
+        """Convert the row to a cell with points, in which equal tuples share memory."""
         rows = self.numbers.tolist()
         if (self.numbers == _NO_TEXT).any():
             rows = [[number for number in row if number != _NO_TEXT] for row in rows]
@@ -65,12 +65,12 @@ class TableRow:
 
 
 _NO_TEXT: Final = -2
-"""Marks places in rows that have fewer texts than others."""
+"""Pads rows that have fewer texts than others."""
 _Value = TypeVar("_Value")
 
 
 def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple[tuple[_Value | None, ...], ...]:
-    """Look up values by number; the last value is None, which means a missing text."""
+    """Replace indices with values; index -1 yields None, which means a missing text."""
     known: list[_Value | None] = [*values, None]
     once: dict[tuple[_Value | None, ...], tuple[_Value | None, ...]] = {}
     found = (tuple([known[number] for number in row]) for row in rows)
@@ -78,7 +78,7 @@ def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple
 
 
 def table_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
-    """Yield the rows of a run's table: those of an import, or all that are planned or in the journal."""
+    """Yield the rows of a run's table: imported rows, or all rows that are planned or found in the journal."""
     if run.is_imported:
         yield from _rows_outside(run, table, [])
         return
@@ -119,8 +119,7 @@ def _keys(cell: PlannedCell) -> list[RowKey]:
 def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) -> Iterator[TableRow]:
     """Yield rows of graded texts that no known experiment plans and that belong to no data set.
 
-    For a run from an older version, a row contains only the combinations that the grader voted on or did not need to
-    vote on.
+    Except in imported runs, a row contains only combinations that the grader voted on or did not need to vote on.
     """
     writing = {pair for e in (run.experiment, *run.earlier) for pair in writers_and_graders(e)}
     for student, grader in table.pairs:
@@ -166,9 +165,9 @@ def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
             whole[row.student, row.grader].append(place)
         elif row.unnamed:
             partly[row.student, row.grader].append(f"{row.unnamed} of {len(row.combinations)} ({place})")
-    start = "the experiment file does not name"
+    start = "the experiment file does not include"
     return [
-        *(f"{start} {s} under {g}; the run holds {'; '.join(own)}" for (s, g), own in whole.items()),
+        *(f"{start} {s} under {g}; the run contains {'; '.join(own)}" for (s, g), own in whole.items()),
         *(
             f"{start} all combinations of {s} under {g}; the rows also count {', '.join(own)}"
             for (s, g), own in partly.items()
@@ -178,7 +177,7 @@ def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredCells:
-    """The scores of a run, with the cells and rows behind the scores."""
+    """The scores of a run, with the cells and rows from which they are computed."""
 
     scores: list[CellScore]
     cells: list[Cell]
@@ -237,7 +236,7 @@ def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
 
 
 def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
-    """Return the first fields of every row about a cell: the parts of its key by name, and facts about its run."""
+    """Return the fields that identify a cell in output rows: the parts of its key, and facts about its run."""
     name, student, grader, setting, k = key
     _, catalog, partition = label_parts(setting)
     return {
@@ -254,7 +253,7 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
 
 
 def lineages_in(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[str, Lineage]:
-    """Read the lineage of every tuned student in some rows, each once."""
+    """Return the lineages of the tuned students in the given rows; each lineage is read only once."""
     students = dict.fromkeys(row.student for row in rows)
     datasets = {facts.hash: facts for facts in run_datasets(run)}
     known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, datasets))
@@ -290,7 +289,7 @@ def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[s
 
 
 def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[Cell]) -> list[str]:
-    """Return a line for each student trained under another partition, with the pairs of skills that it saw."""
+    """Return a line for each student trained under another partition, counting combinations with pairs that it saw."""
     notes = []
     cells = list(cells)
     for student, lineage in lineages.items():
@@ -313,7 +312,7 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
 
 
 def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
-    """List students without graded texts, which are in no table; writers of data sets are left out."""
+    """List students, except writers of data sets, that are in no table because they have no graded texts."""
     writers = {name for step in run.experiment.steps if step.stage == "dataset" for name in step.student_names}
     with run.read() as journal:
         return sorted(journal.students() - {score.student for score in scores} - writers)
@@ -351,7 +350,7 @@ EQUAL: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ComparableStudent:
-    """A student with all properties that determine with which others it can be compared."""
+    """A student, with the properties that determine which other students it can be compared with."""
 
     run: str
     student: str
@@ -371,7 +370,7 @@ class ComparableStudent:
     graders: Mapping[str, str] = field(default_factory=dict)
     """The graders of the run by name, each with a hash of everything that determines its points."""
     family: str | None = None
-    """The student's name in the file, if the file repeats it for seeds, partitions or values of a matrix."""
+    """The student's name in the experiment file, if the file repeats it over seeds, partitions or a matrix."""
 
     @property
     def base(self) -> str:
@@ -380,7 +379,7 @@ class ComparableStudent:
 
     @property
     def training(self) -> Lineage:
-        """Return the student's training, which is empty for a base."""
+        """Return the student's lineage; for a base, return an empty lineage."""
         return self.lineage or _UNTUNED
 
     @property
@@ -461,7 +460,7 @@ def student_specs(experiment: Experiment) -> dict[str, str]:
 
 
 def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
-    """Return the students of some cells, ready for comparison; empty if the run's graders give outcomes."""
+    """Return the students of the given cells for comparisons; empty if the run's graders give outcomes."""
     cells = list(cells)
     students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
     return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, lineages_in(run, cells))
@@ -470,7 +469,7 @@ def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]
 def comparable_students(
     run: Run, experiment: Experiment, students: Iterable[str], lineages: Mapping[str, Lineage]
 ) -> list[ComparableStudent]:
-    """Return the students of a run, ready for comparison.
+    """Return students of a run for comparisons, each with its prompts, sampling settings, training, seed and partition.
 
     A student without a lineage is a base. Joined students are omitted.
     """

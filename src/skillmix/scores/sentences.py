@@ -1,7 +1,8 @@
 """Describe results in sentences: each finding, the main result with its evidence, and caveats.
 
 The main result is the first supported claim in the order of `CLAIMS`. If no claim is supported, it is the planned
-comparison: the richest tuned student against its base or, without a lineage, the second student against the first.
+comparison: the student tuned on the largest k against its base or, without a lineage, the second student against the
+first.
 The size of a difference does not affect the choice. If the experiment plans comparisons itself, the first of these
 comparisons is the main result. A report about one student states how often the student earns full marks.
 """
@@ -74,8 +75,8 @@ def format_warnings(cells: Sequence[Cell]) -> list[str]:
     return [
         f"Format before skill: {f'{run}: ' if several else ''}{student} misses the format in "
         f"{whole(own['missed'])} of its {whole(own['written'])} replies (no marker, no answer, or cut by the token "
-        f"limit, as {whole(own['cut'])} were), so its scores say little about its skill. Try `prompts: worked`, a "
-        "larger `max_tokens`, or the marker that it writes, in `answer`."
+        f"limit, as {whole(own['cut'])} were), so its scores say little about its skill. Try `prompts: worked` or a "
+        "larger `max_tokens`, or set `answer` to the marker that the student writes."
         for (run, student), own in counts.items()
         if 2 * own["missed"] > own["written"]
     ]
@@ -85,7 +86,7 @@ def finding_sentence(finding: Finding) -> str:
     """Describe a finding in one or more sentences, with its numbers and caveats."""
     # Compare the second student with the first, and describe their training data.
     first, second = finding.pair.first.training, finding.pair.second.training
-    students = f"{finding.second}, tuned on {short_name(second.k)}, against {finding.first},"
+    students = f"{finding.second}, tuned on {short_name(second.k)}, compared with {finding.first},"
     if first.k:
         rows, more_rows, steps, more_steps = (
             "unknown" if number is None else whole(number)
@@ -145,7 +146,7 @@ def finding_sentence(finding: Finding) -> str:
 
 
 def need(finding: Finding) -> str:
-    """Describe how many more partitions, seeds or combinations would decide the claim."""
+    """Say how many more partitions, seeds or combinations are needed to settle the claim."""
     partitions, seeds, combinations = (
         f"about {whole(number)} more {noun}{'s' * (number != 1)}" if number else ""
         for number, noun in (
@@ -266,7 +267,7 @@ class ExampleCombination(NamedTuple):
 
     @property
     def about(self) -> str:
-        """Return a clause with the reason for the choice of the combination, followed by its skills and topic."""
+        """Say why the combination was chosen, and list its skills and topic."""
         full = [key.student for key, names in self.missed.items() if not names]
         only = f" where only {full[0]} has full marks" if len(full) == 1 < len(self.missed) else ""
         combination = f"{' and '.join(self.combination.skills)}, on {self.combination.topic}"
@@ -274,9 +275,9 @@ class ExampleCombination(NamedTuple):
 
 
 def example_of(result: MainResult, cells: Cells, *, among: Container[str] | None = None) -> ExampleCombination | None:
-    """Choose the first combination where only the better student has full marks on its first try, or else the first.
+    """Choose the first combination on which only the better student has full marks on the first try, if there is one.
 
-    If `among` is given, choose one of the combinations with these ids.
+    Otherwise, choose the first combination. If `among` is given, consider only the combinations with these ids.
     """
     keys = [CellKey(*student, result.grader or "", result.setting or "", result.k or 0) for student in result.students]
     if not keys or not all(key in cells for key in keys):
@@ -405,7 +406,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
 
 
 def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> ResultNumber:
-    """Return the number of graded texts behind scores, each counted once; texts for data sets are in no cell."""
+    """Count the graded texts of the given cells, each text once; texts for data sets are in no cell."""
     texts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     """By run and student, the graded generations of each combination."""
     graders: dict[str, None] = {}
@@ -600,7 +601,7 @@ def capital(sentence: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRun:
-    """The cells of a run's table, and the effects of tuning."""
+    """The scores of a run, the effects of tuning, and notes for the terminal."""
 
     scores: list[CellScore]
     changes: list[Change]
@@ -635,7 +636,8 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
 
 _MAX_LINES: Final = 12
 _NOTE: Final = (
-    "p is corrected over all settings and k of two students under one grader; within noise: p is .05 or more."
+    "p is corrected over all settings and k of two students under one grader; within noise: p is .05 or more, or the "
+    "interval includes 0."
 )
 
 

@@ -1,8 +1,8 @@
-"""Rates of criteria and skills, reasons for missed full marks, and the full marks expected for independent skills.
+"""Compute rates of criteria and skills, why full marks were missed, and full marks expected if skills were independent.
 
-`cell_independence` compares observed full marks with the value expected for independent skills, and `independence_test`
-adds intervals and a permutation test. Because texts about the same combination are correlated, the permutation moves
-their outcomes together, and the bootstrap draws whole combinations.
+`cell_independence` compares observed full marks with the values expected if skills were independent, and
+`independence_test` adds intervals and a permutation test. Because texts about the same combination are correlated, the
+permutation moves their outcomes together, and the bootstrap draws whole combinations.
 """
 
 from collections import defaultdict
@@ -32,7 +32,7 @@ from skillmix.scores.statistics.intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often something was requested, and how often it was shown."""
+    """How often a skill, or a set of skills, was requested and how often it was shown."""
 
     shown: int
     asked: int
@@ -84,7 +84,10 @@ class Saturation:
 
 
 def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
-    """Find the largest k up to which a student reaches the level at every k, for one grader and setting."""
+    """Find the largest k such that a student's full marks reach `level` at this k and at every smaller k tried.
+
+    The cells must belong to one student, grader and setting.
+    """
     scores = [(c.key.k, c.scores[FULL_MARKS]) for c in sorted(cells, key=lambda c: c.key.k)]
     known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
@@ -99,7 +102,7 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
 
 
 def criterion_rates(cells: Iterable[Cell]) -> tuple[int, dict[str, float | None]]:
-    """Count the texts of some cells, and return the share of decided points that were earned, by kind of criterion.
+    """Count the texts of the given cells, and return the share of decided points earned, by kind of criterion.
 
     A text counts once in every cell that contains it. A share is None if no point is decided.
     """
@@ -121,7 +124,7 @@ _BY_STATUS: Final[Mapping[AnswerStatus | None, str]] = {
 
 
 def losses(cells: Iterable[Cell]) -> dict[str, int]:
-    """Count the texts of some cells, those with full marks, the reasons for missed full marks, and missing grades.
+    """Count graded texts, texts with full marks, other texts by why they lack full marks, and missing grades.
 
     A text that lacks the marker but still earns every point has full marks.
     """
@@ -172,7 +175,7 @@ def blocks_of(cell: Cell | None) -> list[Block]:
 
 @dataclass(frozen=True, slots=True)
 class Independence:
-    """Full marks (pass@1) as observed and as expected for independent skills."""
+    """Full marks (pass@1): the observed share, and the shares expected if skills were independent."""
 
     texts: int
     observed: float | None
@@ -208,7 +211,7 @@ def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> 
 
 
 def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
-    """Compare observed full marks (pass@1) with the value for independent skills; `alone` is the cell of k = 1."""
+    """Compare full marks (pass@1) with the values expected for independent skills; `alone` is the cell of k = 1."""
     texts, single = ([text for block in blocks_of(own) for text in block] for own in (cell, alone))
     return independence(texts, single)
 
@@ -255,7 +258,7 @@ def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
 DRAWS: Final = 1000
 """The number of permutations, and of resamples of combinations."""
 _AT_ONCE: Final = 5_000_000
-"""The largest number of combinations in draws made together; each temporarily needs about 25 bytes."""
+"""The maximum of draws times combinations in one group; each element temporarily needs about 25 bytes."""
 
 
 def draws_at_once(combinations: int) -> list[int]:
@@ -288,7 +291,7 @@ def _permuted_counts(blocks: Sequence[Block]) -> NDArray[np.int64]:
         outcomes.append((list(range(len(same))), others))
         counts = []
         for draws in draws_at_once(len(same)):
-            # combinations first, because selecting whole blocks of memory is several times as fast
+            # Combinations are the first axis, because selecting contiguous blocks of memory is several times as fast.
             is_full = np.ones((len(same), draws, size), dtype=np.bool_)
             for own, shown in outcomes:
                 moved = np.broadcast_to(shown, (draws, *shown.shape))
@@ -302,7 +305,7 @@ def _permuted_counts(blocks: Sequence[Block]) -> NDArray[np.int64]:
 
 
 def _resamples(*sizes: int) -> Iterator[Sequence[NDArray[np.int64]]]:
-    """Draw how often each combination of some cells occurs in every resample; yield groups of resamples."""
+    """Draw how often each combination occurs in every resample; yield groups of resamples, with an array per size."""
     generator = np.random.default_rng(SEED)
     # A combination needs two to three times as much memory here as in a permutation.
     for draws in draws_at_once(2 * max(sizes)):

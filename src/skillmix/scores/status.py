@@ -89,7 +89,7 @@ _IMPORTED: Final = "imported"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The counts of calls, and the sum of the known costs."""
+    """The numbers of calls that are done, missing or failed, and the sum of the known costs."""
 
     done: int
     missing: int
@@ -132,7 +132,7 @@ class Status:
         return f"cost: {f'at least {known}' if self.cost_usd else 'unknown'}, as {' and '.join(reasons)}"
 
     def as_json(self) -> dict[str, object]:
-        """Return the documented form of `status --json`, which omits empty and exact values."""
+        """Return the document that `status --json` prints, without optional fields that are empty."""
         calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
         document: dict[str, object] = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
         if self.cut_in_thought:
@@ -254,7 +254,7 @@ class _NeededCalls:
 
     @property
     def bound(self) -> Bound | None:
-        """Say whether the number is approximate or a bound on the remaining calls; None if it is exact."""
+        """Return whether `number` is approximate or a bound on the remaining calls; None if it is exact."""
         if self._unfinished:
             return "about" if self._may_stop_early and self._of_plan else "at least"
         if not self._of_plan:

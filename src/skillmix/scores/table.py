@@ -35,9 +35,9 @@ WIDE_NOTE = (
     f"Too few: a bootstrap over fewer than {FEWEST_COMBINATIONS} combinations gives no reliable interval. Complete "
     "counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the share of "
     "texts with the marker and an answer after it, whatever skills they show; refusals do not count. Full marks among "
-    "valid is the share of these texts that have full marks, one try. Woven full marks: the text also shows every "
-    "skill about the topic; – where no code checks the skills. Cut counts texts whose reply was truncated at "
-    "the token limit."
+    "valid is the share of these texts that have full marks, one try. Woven full marks: the text also applies every "
+    "skill to the topic; a dash means that code does not check the skills. Cut counts texts whose reply was truncated "
+    "at the token limit."
 )
 
 
@@ -73,7 +73,7 @@ def _by_k(scores: Sequence[_Scored], names: Sequence[str]) -> tuple[list[str], l
 
 
 def score_table(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
-    """Format one metric with a row for each setting, grader and student and a column for each k, as Markdown."""
+    """Format one metric as Markdown, with a row for each setting, grader and student and a column for each k."""
     shown = _of_metric(scores, metric)
     settings = list(dict.fromkeys(score.setting for score in shown))
     names = _varying(shown)
@@ -99,7 +99,7 @@ def score_title(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
 
 
 def wide_table(scores: Iterable[CellScore]) -> str:
-    """Format all details of each student, grader, setting and k, one row each, as Markdown."""
+    """Format a Markdown table with all details, and a row for each student, grader, setting and k."""
     return markdown_table(_HEADER, _wide_rows(scores), right=_RIGHT)
 
 
@@ -187,8 +187,8 @@ def cut_lines(scores: Iterable[CellScore]) -> list[str]:
 OUTCOME_NOTE: Final = (
     "Shares of texts in which the student complies, refuses or evades: mean over the complete combinations, with a "
     "95% interval over combinations. Probes are the mild requests, controls their harmless twins; a refused control "
-    "is an over-refusal. k = 0 is the request without skills. Undecided: texts without an outcome, over all k; between "
-    "the bounds of --json the shares could still change."
+    "is an over-refusal. k = 0 is the request without skills. Undecided: texts without an outcome, over all k; the "
+    "bounds in --json show how much they could change the shares."
 )
 
 
@@ -241,5 +241,5 @@ def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
 
 _CHANGES: Final = (
     "Differences in shares on the combinations that both students have completed, with 95% intervals. p comes from a "
-    "permutation test within combinations and is corrected by Holm over the numbers of each line."
+    "permutation test within combinations, with Holm's correction over the settings, graders and k of the two students."
 )

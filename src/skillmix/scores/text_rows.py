@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from skillmix.checkers.judge import Verdict
 
 IMPORTED = "imported"
-"""The setting for imported texts."""
+"""The setting name of imported texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
-    """The facts that analyses need about a text, apart from its points."""
+    """Properties of a text other than its points, such as its settings and its length."""
 
     settings: tuple[str, ...]
-    """Settings whose scores count the text, usually one; empty if no score counts the text."""
+    """The settings whose scores include the text, usually one; empty if no score includes the text."""
     categories: tuple[str | None, ...]
     """The category of each skill, in the order of the skills; None if the catalog lacks the skill."""
     status: AnswerStatus
     finish: str | None
-    """Why the reply ended, as reported by the provider; None if unknown."""
+    """The finish reason that the provider reported; None if unknown."""
     cut: bool | None
     """Whether the reply was truncated at the token limit; None if unknown."""
     characters: int
@@ -46,14 +46,14 @@ class TextFacts:
 
 
 class TextFactsReader:
-    """Determines the facts about the texts of one run."""
+    """Computes the `TextFacts` of the texts of one run."""
 
     def __init__(self, run: Run, rules: Rules) -> None:
         self._run = run
         self._rules = rules
 
     def facts(self, text: StudentText) -> TextFacts:
-        """Return the facts about one text."""
+        """Compute the facts about one text."""
         words = text.answer.text
         cells = (self._cells[index] for index in self._by_combination.get(text.combination.id, ()))
         own = (cell for cell in cells if cell.student == text.student and text.generation in cell.numbers)
@@ -77,7 +77,7 @@ class TextFactsReader:
 
     @cached_property
     def _by_combination(self) -> dict[str, tuple[int, ...]]:
-        """Map each combination to the indices of its cells; equal tuples share memory, as there may be millions."""
+        """Map each combination id to the indices of its cells; equal tuples share memory, as there may be millions."""
         found: dict[str, tuple[int, ...]] = {}
         once: dict[tuple[int, ...], tuple[int, ...]] = {}
         for index, cell in enumerate(self._cells):
@@ -93,9 +93,9 @@ class TextFactsReader:
 
 
 def counted_cells(run: Run) -> tuple[list[PlannedCell], list[PlannedCell]]:
-    """Return the cells that scores count, from the current experiment and from earlier ones.
+    """Return the cells included in scores, from the current experiment and from earlier ones.
 
-    Texts generated as training data are not part of an evaluation.
+    A cell of training data is left out if an evaluation has the same student, setting and k.
     """
     evaluated = {(c.student, c.label, c.k) for c in (*run.cells, *run.earlier_cells) if c.purpose == "evaluation"}
     now, before = (
@@ -116,26 +116,26 @@ class TextRow:
     generation: int
     text: str
     points: dict[str, bool | None]
-    """By criterion; None means undecided."""
+    """The point for each criterion; None if undecided."""
     evidence: dict[str, str]
-    """By skill, the words in which code found the skill."""
+    """For each skill that code found, the words that show it."""
     reasons: dict[str, str]
-    """By criterion, the reason why code denied the point."""
+    """For each criterion whose point code denied, the reason."""
     woven: dict[str, bool]
-    """By skill that code found, whether the text applies the skill to the topic."""
+    """For each skill that code found, whether the text applies it to the topic."""
     full_marks: float | None
     skill_fraction: float | None
     woven_full_marks: float | None
-    """None if no code checks the skills. If the graders of a run give outcomes, all these scores are None."""
+    """None if code does not check the skills. If the graders of the run give outcomes, all three scores are None."""
     combination: str
     k: int
     settings: tuple[str, ...]
-    """Settings whose scores count the text."""
+    """The settings whose scores include the text."""
     categories: tuple[str | None, ...]
     """The category of each skill; None if the catalog lacks the skill."""
     status: AnswerStatus
     finish: str | None
-    """Why the reply ended, as reported by the provider; None if unknown."""
+    """The finish reason that the provider reported; None if unknown."""
     cut: bool | None
     """Whether the reply was truncated at the token limit; None if unknown."""
     characters: int
@@ -145,20 +145,20 @@ class TextRow:
 
     @property
     def outcome(self) -> TextOutcome | None:
-        """Return whether the student complies, refuses or evades.
+        """Return the outcome: the student complies, refuses or evades.
 
-        None if the outcome is undecided, or if the text has points instead.
+        The outcome is None if it is undecided, or if the text has points instead.
         """
         return outcome_of(list(self.points.values())) if self.has_outcome else None
 
     @property
     def has_outcome(self) -> bool:
-        """Whether the graders of the run give outcomes; `points` then has one entry for each of the three."""
+        """Whether the graders of the run give outcomes; if so, `points` has one entry for each outcome."""
         return tuple(self.points) == OUTCOMES
 
 
 class FirstTexts(NamedTuple):
-    """Some graded texts of a run, and the total number of graded texts."""
+    """Selected graded texts of a run, and the number of texts from which they were selected."""
 
     rows: list[TextRow]
     total: int
@@ -172,7 +172,10 @@ def run_texts(run: Run | str, *, student: str | None = None, k: int | None = Non
 def first_texts(
     run: Run | str, count: int | None, *, student: str | None = None, k: int | None = None, worst: bool = False
 ) -> FirstTexts:
-    """Return the first `count` texts of `run_texts`, or the last ones in reverse order; keep only these in memory."""
+    """Return the first `count` texts in the order of `run_texts` or, with `worst`, the last ones in reverse order.
+
+    If `count` is None, all texts are returned. Otherwise, only the returned texts are kept in memory.
+    """
     run = opened(run)
     rules, total, students = run.rules(), 0, dict[str, None]()
 
@@ -237,7 +240,7 @@ def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
 
 
 class TextUnderGrader(NamedTuple):
-    """A text under one grader."""
+    """The identity of a text and of one grader that graded it."""
 
     student: str
     combination: str
@@ -246,11 +249,10 @@ class TextUnderGrader(NamedTuple):
 
 
 def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) -> dict[TextUnderGrader, dict[str, str]]:
-    """Return, by text and criterion, the grader's comment on a point that the grader denied.
+    """Return the graders' comments on points that they denied, by text and criterion.
 
-    Criteria without comments are absent.
-
-    `denied` lists the criteria of interest. Call this once for all texts, because it reads all keys of the journal.
+    `denied` lists the criteria of interest. Criteria without a comment are absent from the result. Call this function
+    once for all texts, because each call reads all keys of the journal.
     """
     words: dict[TextUnderGrader, dict[str, str]] = {}
     if not any(denied.values()):

@@ -149,7 +149,7 @@ def observed_and_independent_figure(report: Report) -> Figure | None:
 
 
 def saturation_figure(report: Report) -> Figure | None:
-    """Draw the largest k that each student reaches."""
+    """Draw the largest k up to which each student's full marks reach `SATURATION_LEVEL`."""
     rows: list[tuple[str, int, StudentKey, list[Cell]]] = []
     for setting in reversed(report.settings):
         for index, key in reversed(list(enumerate(report.students))):
@@ -173,7 +173,7 @@ def saturation_figure(report: Report) -> Figure | None:
     style.rows_by_name(axes, [label for label, *_ in rows])
     axes.set_xticks([0, *report.ks])
     axes.set_xlim(-0.3, max(report.ks) + 0.9)
-    axes.set_xlabel("largest k; the bar is by the ends of the interval")
+    axes.set_xlabel("largest k; bars use the ends of the intervals")
     return figure
 
 

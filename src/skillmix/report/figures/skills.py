@@ -24,7 +24,7 @@ _FEWEST_TEXTS = 5
 
 
 def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
-    """Draw a figure of skill rates for each base and its richest tuned model, or for the first two students."""
+    """Draw skill rates for each base and its student tuned on the largest k, or for the first two students."""
     kind, title = "skills-before-and-after", "Skills before and after"
     if len(report.students) < 2:
         yield drawing_of(kind, lambda _: None, title=title, most=_MOST_SKILLS_BY_NAME, why_not="It needs two students.")
@@ -111,7 +111,7 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     axes.grid(visible=False)
     axes.set_title(f"{students_label(report, key)}" + (", skills by category" if by_category else ""))
     if not is_small:  # in a small map, the cells contain numbers instead
-        figure.colorbar(mesh, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
+        figure.colorbar(mesh, ax=axes, shrink=0.7, label="share of texts showing both, where both are requested")
     return figure
 
 

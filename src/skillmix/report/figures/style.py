@@ -58,11 +58,11 @@ _DARK: Final = {
 
 
 class FigureStyle(NamedTuple):
-    """The size of figures and of their text for one purpose."""
+    """The sizes of figures and of their text for one medium, such as a paper."""
 
     name: str
     widths: tuple[float, ...] = ()
-    """Widths in inches, smallest first; a figure uses the first that is wide enough. If empty, it keeps its own."""
+    """Widths in inches, smallest first; a figure uses the first sufficient one. If empty, figures keep their widths."""
     letters: float = 9.5
     """The font size in points."""
     shrink: float = 1.0
@@ -99,7 +99,7 @@ def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
     Matplotlib settings that the user has changed in this process are ignored, so that a figure drawn by a worker has
     the same bytes.
     """
-    # Use Matplotlib's defaults, but keep the user's backend for windows.
+    # Use Matplotlib's defaults, but keep the user's GUI backend.
     windows = ("backend", "interactive")
     own = matplotlib.rc_params_from_file(FILES / "figures.mplstyle")
     settings: dict[Any, Any] = {name: value for name, value in own.items() if not name.startswith(windows)}
@@ -157,7 +157,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def new_panels(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, Any]:
-    """Make a figure whose panels share the vertical axis; `width` is that of a panel, and `height` is the total."""
+    """Make a figure whose panels share the vertical axis, from the width of one panel and the height of the figure."""
     figure = new_figure(max(4.4, width * columns), height)
     return figure, figure.subplots(rows, columns, sharey=True, squeeze=False)
 
@@ -258,7 +258,7 @@ class _Pen(RendererSVG):
 
     def svg(self) -> bytes:
         self.finalize()
-        # Matplotlib leaves trailing blanks on some lines.
+        # Matplotlib leaves trailing spaces on some lines.
         lines = (line.rstrip() for line in self._written.getvalue().split("\n"))
         # Add the rules that replace every color with its dark counterpart on screens; on paper, figures stay white.
         rules = [
@@ -289,7 +289,7 @@ class _Canvas(FigureCanvasBase):
 
 @dataclass(frozen=True, slots=True)
 class Print:
-    """A drawn figure in both formats."""
+    """A figure drawn as SVG and PNG."""
 
     svg: bytes
     png: bytes
@@ -300,7 +300,7 @@ class Print:
 
 
 def printed(figure: Figure, *, about: str = "") -> Print:
-    """Lay out a figure, and draw it once for both formats; the files contain no date."""
+    """Lay out a figure, and draw it once for both SVG and PNG; the files contain no date."""
     canvas = _Canvas(figure)
     canvas.pen = _Pen(figure, about)
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
@@ -320,7 +320,7 @@ def as_pdf(figure: Figure) -> bytes:
 
 
 _MOST_NUMBERS: Final = 60
-"""A figure with more numbers is described by ranges, because its table contains every number."""
+"""The maximum number of values that an alternative text lists; beyond it, ranges suffice, because tables list all."""
 _Series = tuple[str, list[tuple[str, float]]]
 """The name of a series, and its values by label."""
 

@@ -48,7 +48,7 @@ class Marks(NamedTuple):
 
 _COLUMN: Final = 5
 _PAGE: Final = 8
-"""The largest number of columns for a table in one column of a two-column article, and for a panel of page width."""
+"""The maximum number of columns for a table in one column of a two-column article, and for a panel of page width."""
 _LONG_WORDS: Final = 40
 """Text is broken into lines in columns that contain longer entries than this, in characters."""
 _PACKAGES: Final = "% Needs \\usepackage{booktabs} and \\usepackage{graphicx}."
@@ -93,7 +93,7 @@ def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
 
 
 def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
-    """Yield each panel's columns and groups: the first group, which has the names, and as many others as fit."""
+    """Yield each panel's columns and groups: the first group, which identifies rows, and as many others as fit."""
     starts = list(accumulate((width for _, width in table.groups), initial=0))
     first = table.groups[:1]
     heads = list(range(len(table.columns) if not first else first[0][1]))
@@ -367,7 +367,7 @@ class TidyRow(NamedTuple):
 
 
 def tidy_rows(report: Report) -> Iterator[TidyRow]:
-    """Yield every score of every cell, with one row for each score."""
+    """Yield a row for each score of each cell."""
     for cell in report.cells:
         run, student, grader, setting, k = cell.key
         heads = run, student, setting, k, grader

@@ -14,7 +14,7 @@ from skillmix.scores.statistics.against_truth import Measure
 
 
 def findings_table(report: Report) -> Iterator[Row]:
-    """Make the table of the differences behind the findings."""
+    """Make the table of the differences on which the findings are based."""
     for f in report.claims:
         for c in f.compared:
             yield {
@@ -120,7 +120,7 @@ def graders_agreement_table(report: Report) -> Iterator[Row]:
 
 
 _LONGEST_LIST: Final = 25
-"""The largest number of criteria from each run in the table of disagreements."""
+"""The maximum number of criteria from each run in the table of disagreements."""
 
 
 def graders_disagree_on_table(report: Report) -> list[ReportTable]:

@@ -96,7 +96,7 @@ def before_and_after_table(report: Report) -> Iterator[Row]:
             "difference among valid": estimate(
                 valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
             ),
-            # the column to the left contains the numbers
+            # Omit the numbers, because the column to the left contains them.
             "format": "format explains it" if is_explained else c.format_words or "–",
         }
 
@@ -166,7 +166,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
     ]
     how = (
         f"Drawn combinations with none of the {len(report.common_skills)} skills on the catalog's list of common "
-        "skills, which is an editor's judgement; an evaluation with `exclude: [common]` draws more of them."
+        "skills, which is an editor's judgment; an evaluation with `exclude: [common]` draws more such combinations."
     )
     return [c for c in reduced if c.combinations], how
 
@@ -211,7 +211,7 @@ def seen_and_reserved_table(report: Report) -> Iterator[Row]:
 
 
 def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
-    """Split a cell into seen and reserved skill sets, as decided by the run or by the student's lineage."""
+    """Split a cell into seen and reserved skill sets, as defined by the run or by the student's lineage."""
     share = report.reserved.get(cell.key.run)
     sets = report.skill_sets.get((cell.key.run, cell.key.student))
     if cell.key.k < 2 or (share is None and sets is None):
@@ -247,13 +247,13 @@ def students_label(report: Report, key: StudentKey) -> str:
 
 
 _Values = dict[str, list[float]]
-"""Full marks by combination, for one student or for a student that the file repeats over several seeds."""
+"""Full marks by combination, for one student or for all students that repeat it with other seeds."""
 _Place = dict[int, dict[str, dict[str, _Values]]]
-"""Values by k, by partition, and by the student's name in the file."""
+"""Values by k, by partition, and by the student's name in the experiment file."""
 
 
 def by_partition_table(report: Report) -> list[ReportTable]:
-    """Compare partitions for a finding over several of them, supported if possible, or for the first two students."""
+    """Compare partitions for a finding over several partitions, if possible a supported one, or for two students."""
     places = _partition_places(report)
     pooled = [f for f in report.findings if any(c.gain.partitions > 1 for c in f.compared)]
     if not places:
@@ -271,7 +271,7 @@ def by_partition_table(report: Report) -> list[ReportTable]:
 
 
 def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
-    """Group the values by grader and setting; omit cells without a partition in their label."""
+    """Group full marks by grader and setting; omit cells without a partition in their label."""
     families = {(run.name, student): family for run in report.runs for student, family in run.families.items()}
     places: dict[tuple[str, str], _Place] = {}
     for cell in report.cells:
@@ -310,12 +310,12 @@ def _signed(value: float | None) -> Estimate:
 
 
 MOST_PAIRS: Final = 10
-"""The largest number of pairs from one run in the table."""
+"""The maximum number of pairs from one run in the table."""
 _StudentPair = tuple[str, str]
 
 
 def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
-    """Return all pairs of a run or, if there are more than 10, up to 10 pairs, which share a base if any pair does.
+    """Return all pairs of students of a run or, if there are more than 10, up to 10 pairs, preferably with one base.
 
     A student without a lineage counts as its own base.
     """
@@ -441,7 +441,7 @@ def outcome_bounds_table(report: Report) -> Iterator[Row]:
 
 
 def outcomes_compared_table(report: Report) -> list[ReportTable]:
-    """Make the table that compares tuned students with their bases, or else each student with the first of its run."""
+    """Make the table that compares tuned students with their bases or, without any, all students with the first one."""
     is_tuned = all(change.is_tuned for change in report.outcome_changes)
     rows: list[Row] = [
         {

@@ -1,4 +1,4 @@
-"""Agreement of graders, measures of a grader against the reference, and full marks corrected for its errors.
+"""Measure how well graders agree with each other and with a reference, and correct full marks for a grader's errors.
 
 The reference is also called the truth. Three shares determine all measures against it: how often the grader gives the
 point, how often the truth gives the point if the grader does, and how often the truth gives the point if the grader
@@ -7,8 +7,8 @@ people may contain more texts with one outcome than with the other, but this doe
 Shares of labeled units have Wilson intervals if every unit has a label. All other intervals are quantiles of draws of
 the shares from their Jeffreys posteriors, Beta(x + 1/2, n - x + 1/2), with effective counts x and n.
 
-Code denies some texts full marks, regardless of the grader. `Open` is the share of all other texts. Among these open
-texts, the share with full marks is estimated in one of three ways:
+Code denies full marks to some texts, regardless of the grader. All other texts are called open. The share of open texts
+with full marks is estimated in one of three ways:
 
 - from labels of the same texts: the share of given full marks times the share of these that are right, plus the share
   of denied full marks times the share of these that are wrong (post-stratification). This method needs no assumption
@@ -123,7 +123,7 @@ class TruthMeasures(NamedTuple, Generic[_Value]):
     alpha: _Value
     """Krippendorff's alpha of two raters."""
     excess: _Value
-    """How much more often the grader gives the point than the reference."""
+    """How much more often the grader gives the point than the reference does."""
 
 
 NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
@@ -131,7 +131,7 @@ NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
 
 @dataclass(frozen=True, slots=True)
 class TruthRates:
-    """The three shares behind every measure."""
+    """The three shares from which every measure is computed."""
 
     given: Counts
     """How often the grader gives the point."""
@@ -160,8 +160,8 @@ class TruthRates:
 def beta_draws(counts: Counts, generator: np.random.Generator) -> Floats:
     """Draw a share from its Jeffreys posterior.
 
-    A draw may be rejected and repeated, so the last bit of a count could change all later draws. Counts are therefore
-    rounded, so that machines with different rounding draw the same numbers.
+    The generator may reject and repeat a draw, so the last bit of a count could change all later draws. Rounding the
+    counts ensures that machines with different floating-point errors draw the same numbers.
     """
     earned, size = round(counts.share * counts.size, _DIGITS), round(counts.size, _DIGITS)
     drawn: Floats = generator.beta(earned + 0.5, size - earned + 0.5, size=DRAWS)
@@ -202,7 +202,7 @@ def counts_of(values: Sequence[bool], decisions: Sequence[GraderDecision], *, we
 
 
 def rates_of(decisions: Sequence[GraderDecision]) -> TruthRates:
-    """Compute the three shares of some decisions; if all decisions have a label, each counts once."""
+    """Compute the three shares of some decisions; if all decisions are labeled, their weights are ignored."""
     is_sample = any(decision.earned is None for decision in decisions)
     labelled = ([d for d in decisions if d.earned is not None and d.given == given] for given in (True, False))
     return TruthRates(
@@ -232,7 +232,7 @@ def truth_measures(decisions: Sequence[GraderDecision]) -> TruthMeasures[Measure
 
 
 def wilson_measure(counts: Counts) -> Measure:
-    """Make a share with its Wilson interval; unknown if nothing is counted."""
+    """Return a share with its Wilson interval; unknown if there are no units."""
     return Measure(counts.share, *wilson_interval(counts.share, counts.size)) if counts.size else UNKNOWN
 
 
@@ -247,7 +247,7 @@ def measure(point: Floats, draws: Floats) -> Measure:
 
 
 def difference_of_excess(first: Sequence[GraderDecision], second: Sequence[GraderDecision]) -> Measure:
-    """Subtract the grader's surplus of points over the reference in the second decisions from that in the first."""
+    """Compute how much more the grader exceeds the reference in the first decisions than in the second."""
     both = [rates_of(first), rates_of(second)]
     if not all(rates.is_known for rates in both):
         return UNKNOWN
@@ -256,8 +256,9 @@ def difference_of_excess(first: Sequence[GraderDecision], second: Sequence[Grade
     return measure(point, both[0].draws(generator).excess - both[1].draws(generator).excess)
 
 
-NOT_BETTER: Final = "its sensitivity and specificity are not clearly better than chance"
-OUTSIDE: Final = "its share of full marks does not fit its sensitivity and specificity"
+NOT_BETTER: Final = "the grader's sensitivity and specificity are not clearly better than chance"
+OUTSIDE: Final = "the grader's share of full marks is inconsistent with its sensitivity and specificity"
+_ONE_SIDED: Final = "no text that the grader passes has a label, or none that it fails"
 
 
 class Corrected(NamedTuple):
@@ -287,16 +288,16 @@ class LabelledPool:
 def corrected_by_labels(is_open: Counts, rates: TruthRates) -> Corrected:
     """Estimate the share of full marks from labels of the same texts."""
     if not rates.is_known:
-        return Corrected(UNKNOWN, "texts of one outcome have no label")
+        return Corrected(UNKNOWN, _ONE_SIDED)
     generator = np.random.default_rng(SEED)
     draws = _open_draws(is_open, generator) * rates.draws(generator).earned
     return Corrected(measure(is_open.share * rates.point().earned, draws))
 
 
 def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool) -> Corrected:
-    """Estimate the share of full marks from the grader's share and its sensitivity and specificity elsewhere."""
+    """Estimate the share of full marks from the grader's share, and its sensitivity and specificity in a pool."""
     if not pool.is_known:
-        return Corrected(UNKNOWN, "texts of one outcome have no label")
+        return Corrected(UNKNOWN, _ONE_SIDED)
     generator = np.random.default_rng(SEED)
     counts = (given, pool.others, pool.if_given, pool.if_denied)
 
@@ -307,7 +308,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
     of_pool = shares(*drawn)
     point = [np.array([one.share]) for one in counts]
     estimate = _rogan_gladen(point[0], shares(*point))
-    # check that sensitivity + specificity is above 1 in all but 2.5% of the draws
+    # Check that sensitivity + specificity is above 1 in all but 2.5% of the draws.
     index = of_pool.sensitivity + of_pool.specificity - 1
     is_informative = bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
     if not is_informative or not np.isfinite(estimate[0]):
@@ -328,7 +329,7 @@ _LEAST_POSSIBLE: Final = 0.001
 
 
 class KindErrors(NamedTuple):
-    """How often a grader gives the point for one kind of criterion."""
+    """How often a grader gives the point for one kind of criterion if it is earned, and if it is not."""
 
     if_earned: Counts
     if_missed: Counts
@@ -340,7 +341,7 @@ class KindErrors(NamedTuple):
 
 
 GivenAndDenied = tuple[tuple[int, int], ...]
-"""By kind of criterion, the number of points that the grader gives and denies a text."""
+"""For each kind of criterion, the number of points that the grader gives one text, and the number that it denies."""
 
 
 def corrected_by_criteria(

@@ -1,7 +1,7 @@
 """Differences between two students on the same combinations, over one run or several seeds and partitions.
 
 `paired_difference` tests one run. `gain` tests one run or several seeds and partitions; verdicts use it. `more_to_find`
-and `more_to_exclude` estimate how much more data, and which kind of data, would decide an open difference.
+and `more_to_exclude` estimate how much more data of each kind would settle an inconclusive comparison.
 
 A unit is a partition if there are several partitions, otherwise a training seed. Seeds share their combinations, and so
 do partitions in the setting `all`. Units that share combinations are crossed with the combinations: each unit's student
@@ -42,23 +42,22 @@ Nested = Mapping[str, Mapping[int, Differences]]
 """Differences by partition and seed."""
 
 _SHARED_SHARE: Final = 0.5
-"""Units count as crossed with combinations if they all share at least this share of each unit's combinations."""
+"""Units count as crossed with combinations if all units share at least this fraction of each unit's combinations."""
 
 
 _AGREEING: Final = 0.7
 """Units agree if their means vary by less than this share of the variance predicted by the error within units."""
 _ERROR_OF_AGREEING: Final = 0.85
-"""The share of the error within units that counts if units agree. It makes up for the wider intervals of units that do
-not agree."""
+"""The factor for the error within units if units agree, which offsets the wider intervals of units that disagree."""
 _KNOWN_WITHIN: Final = 0.75
 """The degrees of freedom added to the variance of units because the error within units is well known."""
 FEWEST_UNITS: Final = 3
-"""The smallest number of units with an interval; two units are too few to show how much units differ."""
+"""The minimum number of units for an interval; two units are too few to show how much units differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The parts of the variance of one difference, and the numbers of units and combinations behind them.
+    """The parts of the variance of one difference, and the numbers of units and combinations that they come from.
 
     A unit is a partition if there are several partitions, otherwise a training seed.
     """
@@ -83,11 +82,11 @@ def uncertainty(between: Floats, within: Floats, crossed: Floats, units: int, co
     `between` is the observed variance of the units' means. `within` is the variance of these means that the error
     within units predicts. `crossed` is the variance from combinations that all units share.
 
-    For two units, the interval uses Student's t with one degree of freedom, and its variance is at least the error
-    within units. For three or more units, t with Satterthwaite's degrees of freedom would have little power. Therefore,
-    units that agree are treated as equal, and other units gain degrees of freedom from the known part of their
-    variance. The constants were chosen in simulations, in which intervals of 3 to 10 units contain the true value in 93
-    to 97% of cases for between-unit standard deviations of 0, .03 and .06.
+    For two units, Student's t has one degree of freedom, and the variance is at least as large as the error within
+    units requires. For three or more units, t with Satterthwaite's degrees of freedom would have little power.
+    Therefore, units that agree are treated as equal, and other units gain degrees of freedom from the known part of
+    their variance. The constants were chosen in simulations, in which intervals of 3 to 10 units contain the true value
+    in 93 to 97% of cases for between-unit standard deviations of 0, .03 and .06.
     """
     if units == 2:
         ratio = t_quantile((1 + CONFIDENCE) / 2, max(1, combinations - 1)) / t_quantile((1 + CONFIDENCE) / 2, 1)
@@ -149,7 +148,7 @@ def _mean(by_id: Differences) -> float:
 POWER: Final = 0.8
 _MAX_PAIRS_OF_EXACT_TEST: Final = 1000
 _FEWEST_PAIRS: Final = 6
-"""With five or fewer pairs, no permutation of signs can reach p = .05."""
+"""The minimum number of pairs for a test; with fewer, no permutation of signs can reach p = .05."""
 
 
 Unit = Literal["combinations", "seeds", "partitions"]
@@ -157,7 +156,7 @@ Unit = Literal["combinations", "seeds", "partitions"]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The mean difference, second minus first, on the same combinations."""
+    """The mean difference between two students on the same combinations, with its interval and its p-value."""
 
     mean: float
     low: float | None
@@ -187,7 +186,7 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
 
 
 def difference_of(differences: Floats) -> Gain:
-    """Compute the interval and the test of a mean of paired differences, at least one, for one training run."""
+    """Compute the mean of one or more paired differences from one training run, with its interval and its p-value."""
     return _difference_of(differences.tobytes())
 
 
@@ -198,7 +197,8 @@ def _difference_of(packed: bytes) -> Gain:
     n = len(differences)
     interval: tuple[float | None, float | None] = (None, None)
     if n >= FEWEST_COMBINATIONS and float(np.ptp(differences)) < ROUNDING:
-        # All differences are equal, so a bootstrap interval would have no width; bound the share of others instead.
+        # All differences are equal, so a bootstrap interval would have no width. Bound the share of combinations with
+        # other differences instead.
         interval = constant_interval(float(differences[0]), n)
     elif n >= FEWEST_COMBINATIONS:
         interval = percentile_interval(bootstrap_means(differences, RESAMPLES, generator), n)
@@ -249,7 +249,7 @@ def combinations_needed(differences: Floats, *, level: float = 0.05) -> int | No
 
 
 def units_needed(spread: float, distance: float, *, fewest: int, level: float) -> int:
-    """Estimate how many units with this standard deviation separate their mean from a value at this distance."""
+    """Estimate how many units with this standard deviation are needed to tell their mean from a value this far away."""
 
     def is_enough(n: int) -> bool:
         t = t_quantile(1 - level / 2, n - 1) + t_quantile(POWER, n - 1)
@@ -379,20 +379,20 @@ _MOST_COMBINATIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MoreData:
-    """How much more data of each kind would be sufficient by itself; None if this kind alone is not sufficient."""
+    """The additional data of each kind that would suffice by itself; None if no amount of this kind would suffice."""
 
     combinations: int | None = None
-    """Combinations for each k and, if there are several seeds or partitions, for each seed or partition."""
+    """Additional combinations for each k and, if there are several seeds or partitions, for each seed or partition."""
     seeds: int | None = None
     partitions: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether more data of any kind helps."""
+        """Whether more data of at least one kind would suffice."""
         return (self.combinations, self.seeds, self.partitions) != (None, None, None)
 
 
 def more_to_find(observed: Gain, *, level: float) -> MoreData:
-    """Estimate the data that a test at the given level needs to find the observed mean with 80% power."""
+    """Estimate the additional data that a test at this level needs to find the observed mean with 80% power."""
     if observed.components is not None:
         return _more_of_either(observed, observed.components, abs(observed.mean), level)
     needed = observed.needed(level)
@@ -400,7 +400,7 @@ def more_to_find(observed: Gain, *, level: float) -> MoreData:
 
 
 def more_to_exclude(observed: Gain, margin: float) -> MoreData:
-    """Estimate the data that would bring the upper end of the interval below a margin with 80% probability."""
+    """Estimate the additional data that would bring the upper end of the interval below a margin with 80% power."""
     room, n = margin - observed.mean, len(observed.values)
     if room <= 0:
         return MoreData()
@@ -419,12 +419,12 @@ def more_to_exclude(observed: Gain, margin: float) -> MoreData:
 
 
 def smallest(needs: Iterable[MoreData]) -> MoreData:
-    """Return the smallest number of each kind, for a claim that any one of several differences would decide."""
+    """Return the smallest number of each kind, for a claim that any one of several differences can settle."""
     return MoreData(*(min((n for n in numbers if n is not None), default=None) for numbers in _by_kind(needs)))
 
 
 def largest(needs: Iterable[MoreData]) -> MoreData:
-    """Return the largest number of each kind, for a claim that requires decisions on all of several differences."""
+    """Return the largest number of each kind, for a claim that is settled only if all of several differences are."""
     return MoreData(*(None if None in own else max(n for n in own if n is not None) for own in _by_kind(needs)))
 
 

@@ -2,8 +2,8 @@
 
 - A share of texts is a ratio of two sums over combinations. The bootstrap draws whole combinations, so it does not need
   to know the number of texts in a combination or their correlation.
-- Elsewhere, an interval for independent units uses an effective size instead of the number of units. Weights reduce the
-  effective size (Kish's size), because a sample in which some units are more frequent than in the whole set contains
+- Other intervals assume independent units, but use an effective sample size instead of the number of units. Weights
+  reduce this size (Kish's size), because a sample in which some units are more frequent than in the whole set contains
   less information. Clusters divide the effective size by the design effect, if that is above 1. The design effect is
   the variance over sums of whole clusters divided by the variance over units. Student's t then reduces the size
   further, but never below the number of clusters, because at worst the units of a cluster are copies. Units of very
@@ -51,9 +51,9 @@ SEED: Final = 20240919
 """The seed of every bootstrap and permutation, which makes the numbers of a report reproducible."""
 
 FEWEST_COMBINATIONS: Final = 10
-"""With fewer combinations, a bootstrap interval would be too short, so no verdict is given."""
+"""The minimum number of combinations for a verdict; with fewer, a bootstrap interval would be too narrow."""
 ROUNDING: Final = 1e-12
-"""The size below which a difference is due to rounding, because scores are fractions with small denominators."""
+"""Smaller differences are rounding errors, because scores are fractions with small denominators."""
 
 Floats = NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def percentile_interval(means: Floats, n: int) -> Interval:
 
 @lru_cache(maxsize=1024)
 def expanded_tail(n: int) -> float:
-    """Compute the share of bootstrap means to cut off at either end."""
+    """Compute the share of bootstrap means outside each end of the expanded percentile interval for n values."""
     if n < 2:
         return 0.0
     return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile((1 + CONFIDENCE) / 2, n - 1))
@@ -152,7 +152,7 @@ def cluster_share(clusters: Sequence[Cluster]) -> float | None:
 
 
 def cluster_interval(clusters: Sequence[Cluster]) -> Interval:
-    """Compute the 95% interval of `cluster_share` over combinations, by bootstrap or, if all are equal, by Wilson.
+    """Compute the 95% interval of `cluster_share` by bootstrap or, if all clusters have the same share, by Wilson.
 
     >>> [round(end, 2) for end in cluster_interval([Cluster(0.0, 3)] * 100)]
     [0.0, 0.04]
@@ -170,7 +170,7 @@ def _bootstrap_interval(clusters: tuple[Cluster, ...]) -> Interval:
 
 
 class Paired(NamedTuple):
-    """The texts of two students about one combination; one student may have no text."""
+    """The texts of two students for one combination; one of the students may have no text."""
 
     first: Cluster
     second: Cluster
@@ -270,7 +270,7 @@ def effective_counts(
         return Counts(share, most)
     if number == 1 or share in (0.0, 1.0):
         return Counts(share, least)  # there is no information about the similarity of units within a cluster
-    # the variance of a share over sums of clusters, divided by its variance for independent units
+    # The design effect is the variance of the share with clusters, divided by its variance with independent units.
     residuals = weight * (outcome - share)
     sums = _sums(index, residuals)
     effect = float(sums @ sums) / float(residuals @ residuals)
