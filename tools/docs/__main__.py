@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tools.docs import command_options, experiment_keys
+from tools.docs import command_options, experiment_keys, modules
 from tools.docs.markdown import WRITTEN
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "experiments.md": experiment_keys.part,
     "commands.md": command_options.part,
+    "code.md": modules.part,
 }
 """The functions that generate the last part of each of these pages, below the mark."""
 
