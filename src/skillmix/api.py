@@ -31,9 +31,9 @@ from skillmix.report.write import write_report
 from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
-from skillmix.scores.cards import run_cards
 from skillmix.scores.cells import CellScore
 from skillmix.scores.comparisons import StudentComparison, compare_students
+from skillmix.scores.grader_cards import run_cards
 from skillmix.scores.graders import GraderCard
 from skillmix.scores.safety import OutcomeChange, OutcomeScore, run_outcome_changes, run_outcomes
 from skillmix.scores.scoring import run_scores

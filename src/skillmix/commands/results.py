@@ -324,7 +324,7 @@ def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) 
 )
 def graders(options: argparse.Namespace) -> int:
     """Print a card for each grader: agreement with reference labels, bias, consistency, cost and corrected scores."""
-    from skillmix.scores.cards import CORRECTED_NOTE, NOTE, card_text, cards_as_json, run_cards
+    from skillmix.scores.grader_cards import CORRECTED_NOTE, NOTE, card_text, cards_as_json, run_cards
 
     cards = run_cards(options.runs, truth=options.truth, rules=options.rules)
     if options.json:

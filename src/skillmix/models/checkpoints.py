@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the folders in a spec, the bases of adapters, and hashes of weights."""
+"""Checkpoints on disk: the folders in a spec, the context length in a config, bases of adapters, hashes of weights."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping

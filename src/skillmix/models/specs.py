@@ -1,4 +1,4 @@
-"""Model strings ("specs") such as `openai:gpt-4o`: `parse_spec` parses a spec, and `open_model` opens its model.
+"""Model strings ("specs") such as `openai:gpt-4o`: parse a spec, open its model, shorten the spec for display.
 
 `data/models/providers.yaml` has a row for each word that may precede the colon; a provider without a known protocol
 also needs a class in a separate file. Installed packages may add providers with the entry point group

@@ -1,4 +1,4 @@
-"""Read runs for a report and judge them together; each journal is read once, and its calls go into the archive."""
+"""Read runs for a report, describe their models and settings, and judge the runs; each journal is read once."""
 
 import json
 from bisect import bisect_right
@@ -53,10 +53,10 @@ from skillmix.runs.texts import (
     written_conversations,
 )
 from skillmix.runs.verdicts import judge_of
-from skillmix.scores.cards import cards_of, graded_run_of
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.comparisons import before_and_after
 from skillmix.scores.findings import findings, judged_contrasts
+from skillmix.scores.grader_cards import cards_of, graded_run_of
 from skillmix.scores.graders import GraderCard, grader_agreement, round_agreement
 from skillmix.scores.lineages import run_datasets, student_lineages
 from skillmix.scores.safety import OutcomeCell, outcome_cells, outcome_changes

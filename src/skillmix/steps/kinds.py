@@ -356,8 +356,8 @@ class GradersKind(StepKind[GradersStep]):
 
 def _write_cards(step: GradersStep, run: Run) -> str | None:
     """Write the cards of a run into the folder of the step, or describe what is missing."""
-    from skillmix.scores import cards as texts
-    from skillmix.scores.cards import run_cards
+    from skillmix.scores import grader_cards as texts
+    from skillmix.scores.grader_cards import run_cards
 
     try:
         cards = run_cards([run], truth=step.truth, rules=step.rules)

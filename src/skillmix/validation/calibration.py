@@ -35,7 +35,7 @@ from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.texts import graded_conversations
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers, votes_of, with_verdict
-from skillmix.scores.cards import cards_as_json
+from skillmix.scores.grader_cards import cards_as_json
 from skillmix.scores.graders import GraderCard, GraderFacts, TextUnderGraders, TruthAgreement, Vote, grader_card
 from skillmix.validation.known_texts import CalibrationSet, KnownText, load_set
 

@@ -16,7 +16,7 @@ from skillmix.grading.points import Ballot, Points, StudentText
 from skillmix.grading.reader import Reading
 from skillmix.render import WIDTH
 from skillmix.runs.run import Run, open_run
-from skillmix.scores.cards import card_text, cards_of, graded_run, graded_run_of, run_cards
+from skillmix.scores.grader_cards import card_text, cards_of, graded_run, graded_run_of, run_cards
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.statistics.against_truth import Measure
 from skillmix.steps.run import run_checked
