@@ -122,7 +122,7 @@ def test_an_archive_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: py
         add(archive, f"{PLACE}/implicatures/task.json", b" " * 5000)
     monkeypatch.setattr(known_texts, limit, 1000)
 
-    with pytest.raises(UserError, match="larger than those of the package"):
+    with pytest.raises(UserError, match="larger than the package's own files"):
         bigbench_set("implicatures", CATALOG, source=source)
 
 

@@ -36,7 +36,7 @@ from skillmix.runs.scheduler import StopReason, reacting_to_signals, signal_of
 from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 
 _FILE: Final = "links.json"
-"""A file in the folder of people's answers that only its owner can read."""
+"""The file of links in the folder of people's answers; only its owner can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
             response = await _respond(request, secrets, files)
         except web.HTTPException as refusal:
             response = web.Response(status=refusal.status, text=refusal.reason)
-        except Exception:  # noqa: BLE001  # after a bug in this program, the page can still be used
+        except Exception:  # noqa: BLE001  # after a bug in this program, the page must remain usable
             traceback.print_exc()
             response = web.Response(status=500, text="The server failed; its terminal shows the error.")
         response.headers.update(_HEADERS)
@@ -270,4 +270,6 @@ async def _listening(runner: web.AppRunner, port: int | None, earlier: Sequence[
             # Without `reuse_address`, the port of a killed server is blocked for a minute.
             await web.TCPSite(runner, HOST, number, reuse_address=os.name == "posix").start()
             return int(runner.addresses[0][1])
-    raise UserError(f"Port {port or 0} cannot be used.", hint="Choose another --port, or leave it out for a free one.")
+    raise UserError(
+        f"Port {port or 0} cannot be used.", hint="Choose another --port, or omit it to use any free port."
+    )
