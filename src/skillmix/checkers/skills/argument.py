@@ -21,10 +21,10 @@ from skillmix.checkers.words import (
 _LISTS: Final = lists_of("argument")
 
 _CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
-_REACH: Final = 60  # the most words from a rule to its conclusion
+_REACH: Final = 60  # the maximum number of words from a rule to its conclusion
 _MOST_CUTS: Final = 8
 _MOST_INSERTED: Final = 2
-"""The most pieces between "so" and the conclusion."""
+"""The maximum number of pieces between "so" and the conclusion."""
 _MOST_RULES: Final = 6
 
 

@@ -18,7 +18,7 @@ from skillmix.checkers.words import (
 _LISTS: Final = lists_of("quantity")
 
 _NEAR: Final = 5
-_REACH: Final = 9  # words between the two halves of a comparison
+_REACH: Final = 9  # the maximum number of words between the two halves of a comparison
 
 
 @shows("multiplied comparison", "times", *_LISTS["multiples"])

@@ -21,7 +21,7 @@ from skillmix.checkers.words import (
 )
 
 _SHORTEST: Final = 3
-"""The fewest words of a part, so that a part with a shared first or last word still says something new."""
+"""The minimum number of words in a part, so that a part with a shared first or last word still says something new."""
 
 
 @shows("anaphora", repeats=True)
@@ -53,7 +53,7 @@ def epistrophe(passage: Passage) -> Iterator[Span]:
 
 
 _WITHIN_EARSHOT: Final = 12
-"""The most words of a part, because a reader does not notice the shared ending of longer parts."""
+"""The maximum number of words in a part, because a reader does not notice the shared ending of longer parts."""
 
 
 @shows("symploce", repeats=True)
@@ -281,7 +281,7 @@ def alliteration(passage: Passage) -> Iterator[Span]:
 
 @shows("homoioteleuton")
 def homoioteleuton(passage: Passage) -> Iterator[Span]:
-    """Find three different words of five or more letters that end in the same three, at most two words in between."""
+    """Find three different words of five or more letters with the same last three, and at most two words between."""
     for sentence in passage.sentences:
         endings = [
             (index, word.lower[-3:])
