@@ -27,9 +27,9 @@ steps:
   - {{name: report, stage: report}}
 """
 CALLS = 108
-"""Calls per combination: 2 students, 2 settings, 3 k, 3 texts with 2 turns and a vote."""
+"""Calls per combination: 2 students, 2 settings, 3 values of k, and 3 texts, each with 2 turns and a vote."""
 CALLS_FOR_A_TEXT = 8.4
-"""Calls per text of the target: 2 k, 3 calls per conversation, of which 72% have full marks."""
+"""Calls per text of the target: 2 values of k, 3 calls per conversation, and full marks for 72% of conversations."""
 
 
 def timed(label: str, folder: Path, *options: str) -> None:
