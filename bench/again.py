@@ -1,8 +1,8 @@
 """Rerun a finished experiment: `python bench/again.py [--calls 400000] [--folder KEPT]`.
 
-Scripted models write a data set and are evaluated, and a report is written. Then the same command runs twice more, and
-once with a larger evaluation. Each command is timed in a separate process. With `--folder`, the run is kept, and a
-later call of this script continues it.
+The experiment has scripted models write a data set, evaluates them and writes a report. The script then runs it twice
+more, and once with a larger evaluation. Each command is timed in a separate process. With `--folder`, the run is kept,
+and a later call of this script continues it.
 """
 
 import argparse

@@ -140,7 +140,7 @@ def cluster(nodes: int) -> Iterator[dict[str, str]]:
 
 
 def start_cluster(nodes: int) -> None:
-    """Start nodes, print their address, and end them when standard input is closed, in the child process."""
+    """In the child process, start nodes, print their address, and end them when standard input is closed."""
     from ray.cluster_utils import Cluster
 
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

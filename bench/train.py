@@ -496,7 +496,7 @@ def row(result: Result) -> str:
 
 
 def note(line: str) -> None:
-    """Print a line at once, because the machine may stop soon."""
+    """Print a line and flush it, because the machine may be stopped at any time."""
     print(line, flush=True)
 
 

@@ -111,7 +111,7 @@ def test_a_link_in_the_place_of_a_task_is_not_followed(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
 
-    with pytest.raises(UserError, match="does not have the task"):
+    with pytest.raises(UserError, match="does not contain the task"):
         bigbench_set("implicatures", CATALOG, source=source)
 
 

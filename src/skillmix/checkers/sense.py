@@ -125,7 +125,7 @@ def _in_order(example: Words, text: Words) -> int:
 
 
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""The data file stores each log-odds value as one of these characters, which are in ascending order."""
+"""The characters that encode log-odds in the data file, from the lowest value to the highest."""
 STEP: Final = 0.125
 LOWEST: Final = -len(DIGITS) // 2 * STEP
 

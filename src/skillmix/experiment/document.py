@@ -325,7 +325,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
                 faults.setdefault(_location(document, path, fault), fault_words(fault, keys=names))
         smaller = rest
         for fault, path in sorted(found, key=lambda pair: -len(pair[1])):
-            # Remove a list of plain values as a whole.
+            # A faulty value makes its whole list unusable; entries that are mappings are removed one by one.
             is_entry = bool(path) and isinstance(path[-1], int) and not isinstance(_value_at(rest, path), Mapping)
             whole = path[:-1] if is_entry else path
             taken.add(whole)

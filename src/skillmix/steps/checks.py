@@ -216,7 +216,7 @@ def _require_asking(settings: Settings, *, needs_template: bool) -> None:
             hint="Set a smaller max_tokens, or choose another model.",
         )
     if checkpoint is not None and needs_template and lacks_chat_template(checkpoint.tokenizer):
-        hint = "Choose an instruction-tuned model, or train one in a step with format:."
+        hint = "Choose an instruction-tuned model, or train one in a step that sets format."
         raise UserError(f"The tokenizer of {asked} has no chat template.", hint=hint)
     if checkpoint is not None:
         require_rendering(settings)

@@ -187,7 +187,7 @@ def _task_file(task: str, source: Path | None) -> bytes:
         folders = (source, source / _TASKS, source / "bigbench" / _TASKS, *source.glob(f"*/bigbench/{_TASKS}"))
         path = next((one for folder in folders if (one := folder / task / "task.json").is_file()), None)
         if path is None:
-            raise UserError(f"The folder {source} does not have the task {task}.", hint=_GET)
+            raise UserError(f"The folder {source} does not contain the task {task}.", hint=_GET)
         if path.stat().st_size > _LARGEST_TASK:
             raise too_large
         return path.read_bytes()
@@ -207,7 +207,7 @@ def _task_file(task: str, source: Path | None) -> bytes:
                     return file.read(_LARGEST_TASK) if file else b""
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise UserError(f"{source} cannot be read as an archive: {error}.", hint=_GET) from None
-    raise UserError(f"The archive {source} does not have the task {task}.", hint=_GET)
+    raise UserError(f"The archive {source} does not contain the task {task}.", hint=_GET)
 
 
 FOLDER: Final = SHIPPED / "calibration"

@@ -184,7 +184,7 @@ async def _respond(
     # Another site can make a browser send requests; they have a different origin or host name.
     here = request.transport.get_extra_info("sockname")[1] if request.transport else 0
     if request.headers.get("Host") not in (f"{HOST}:{here}", f"localhost:{here}"):
-        raise web.HTTPForbidden(reason="This host name is not served here.")
+        raise web.HTTPForbidden(reason="The server does not answer requests for this host name.")
     origin = request.headers.get("Origin")
     is_own = origin == f"http://{request.headers['Host']}"
     if not is_own and (origin is not None or request.method not in ("GET", "HEAD")):
@@ -270,6 +270,4 @@ async def _listening(runner: web.AppRunner, port: int | None, earlier: Sequence[
             # Without `reuse_address`, the port of a killed server is blocked for a minute.
             await web.TCPSite(runner, HOST, number, reuse_address=os.name == "posix").start()
             return int(runner.addresses[0][1])
-    raise UserError(
-        f"Port {port or 0} cannot be used.", hint="Choose another --port, or omit it to use any free port."
-    )
+    raise UserError(f"Port {port or 0} cannot be used.", hint="Choose another --port, or omit it to use any free port.")

@@ -105,7 +105,7 @@ def epizeuxis(passage: Passage) -> Iterator[Span]:
 
 _NOT_JOINED: Final = ARTICLES | CONJUNCTIONS | frozenset(("that", "had", "is", "it"))
 _NOT_STRESSED: Final = _NOT_JOINED | PREPOSITIONS
-"""Words that may occur twice by chance, though not three times: "over and over and over"."""
+"""Words that do not count if repeated directly; a preposition counts with "and": "over and over and over"."""
 _BEFORE_THE_ECHO: Final = frozenset(("and", "but", "a", "an", "the", "this", "that"))
 _LONGEST_ECHO: Final = 4
 
