@@ -23,7 +23,7 @@ Scores = dict[str, float]
 
 
 def main(opening: str) -> None:
-    """Print one table."""
+    """Print the AUC and the rates of each score."""
     entries = yaml.safe_load(LABELLED.read_text("utf-8"))
     score = _scorer(opening)
     scored = [(entry["label"], score(entry["text"])) for entry in entries]

@@ -258,7 +258,7 @@ class Verdict:
 
 
 class Judge:
-    """A grader that uses the vocabulary of topics and the texts in the prompt, which a student must not copy."""
+    """Grades texts by code, given the vocabulary of all topics and the prompt's texts, which must not be copied."""
 
     def __init__(
         self,

@@ -194,7 +194,7 @@ class _Piece:
             ):
                 yield from self.clash(rules, index, noun)
             acts = _RULES["subjects"]
-            verbs = acts.get(f"{base} {self.after(index)}") or acts.get(base)  # "gave birth"
+            verbs = acts.get(f"{base} {self.after(index)}") or acts.get(base)  # such as "gave birth"
             if verbs:
                 yield from self.clash(verbs, index, self.subject_of(index, base), is_subject=True)
             for other in (self.misowned(index), self.mismeasured(index, base)):
@@ -244,7 +244,7 @@ class _Piece:
         return self.noun_from(index + 1) if is_participle or acts or before in _LISTS["before base"] else None
 
     def joined(self, noun: int | None) -> Iterator[int]:
-        """Yield a noun and those that "and" or "or" joins to it: "a river and a cough"."""
+        """Yield a noun and the nouns joined to it by "and" or "or": "a river and a cough"."""
         while noun is not None:
             yield noun
             joins = self.after(noun) in CONJUNCTIONS and self.after(noun + 1) in DETERMINERS

@@ -70,7 +70,7 @@ def _faults(table: str, found: object, is_right: Callable[[object], bool], expec
 
 
 def _guarded(skill: str, function: Callable[[Passage], Any], code: OwnCode) -> Checker:
-    """Wrap a checker so that its errors name the checker and do not look like a text without the skill."""
+    """Wrap a checker so that a failure raises an error that names it, instead of counting as a missing skill."""
 
     def check(passage: Passage) -> Span | None:
         try:

@@ -222,7 +222,7 @@ def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
 MOST_IN_SENTENCE: Final = 2
 """The maximum number of uses of a content word in a sentence, not counting uses that a requested skill requires."""
 MOST_RETURNING: Final = 0.3
-"""The largest share of a text's content words that may repeat a word of their sentence."""
+"""The maximum share of a text's content words that repeat an earlier word of the same sentence."""
 FEWEST_RETURNING: Final = 3
 """Fewer repeated words than this are allowed, because one word is a large share of a short sentence."""
 LONG_PIECE: Final = 3

@@ -138,7 +138,7 @@ def _opens(piece: Words, index: int, question: bool) -> bool:
 
 
 def _points(piece: Words) -> bool:
-    """Return whether a piece begins as in "That is", "That old clock", "Who would" or "If only"."""
+    """Return whether a piece begins like "That is", "That old clock", "Who would" or "If only"."""
     if len(piece) < 2:
         return False
     first, second = piece[0].lower, piece[1].lower

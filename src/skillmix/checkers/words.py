@@ -20,7 +20,7 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def english(name: str) -> Any:
-    """Load a JSON file of data on English by name."""
+    """Load a JSON file of English word data by name."""
     return json.loads((files("skillmix.checkers") / "english" / f"{name}.json").read_text(encoding="utf-8"))
 
 

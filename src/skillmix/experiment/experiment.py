@@ -84,7 +84,7 @@ class AskedModel(Section):
     ] = {}
     """Additional fields of the request body, such as `reasoning_effort`. `seed: off` sends no seed."""
     batch: bool | str = False
-    """Send calls in the provider's batches, at half the price. A name such as `azure` selects the batch API."""
+    """Send calls in the provider's batches, usually at half the price. A name such as `azure` selects the batch API."""
     model: str
 
     @property

@@ -65,7 +65,10 @@ Raters = Annotated[
     dict[
         Annotated[Name, accepted_if(human_grader, "this is not a valid name of a person")],
         Annotated[
-            str, accepted_if(lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is not a valid rater")
+            str,
+            accepted_if(
+                lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is neither human nor scripted:rater?…"
+            ),
         ],
     ],
     accepted_if(bool, "there are no raters; give at least one name"),
@@ -362,7 +365,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}
     """Relative weight of each k in a data set with a `size` (default: texts are chosen regardless of k)."""
     prompts: str | None = None
-    """Prompt set of the rows (default: the experiment's)."""
+    """Prompt set of the conversations (default: the experiment's)."""
     requests: RequestChoice = "all"
     """`one`, for controls: each request names one skill of its text, and "any skill" in place of each other skill."""
     rules: Literal["default", "paper"] | None = None

@@ -37,7 +37,7 @@ class Precision:
     """Format of both moments and of the accumulated gradients."""
     storage: WeightStorage
     auto_device: Literal["cpu", "cuda"]
-    """The device on which `precision: auto` may choose this precision; earlier rows take precedence."""
+    """The device on which `precision: auto` may choose this precision; earlier rows of `PRECISIONS` win."""
 
     @property
     def weight_bytes(self) -> int:
@@ -68,7 +68,7 @@ AUTO: Final = "auto"
 
 
 def weights_format(name: str) -> FloatType | None:
-    """Return the format of a model's weights in the precision of a train step; None for `auto`.
+    """Return the format in which a precision stores the model's weights; None for `auto`.
 
     >>> weights_format("bf16-master"), weights_format("auto")
     ('bfloat16', None)

@@ -42,7 +42,7 @@ class CallKind(StepKind[CellsStep]):
     """Make the calls that fill cells of the score table; a grade step only reports texts that are not written yet."""
 
     def check_students(self, step: CellsStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Reject students of another partition, and draws with too few combinations that no student was trained on."""
+        """Reject students of another partition, and draws that have too few combinations outside the training data."""
         if isinstance(step, EvaluateStep):
             skipped_combinations(step, experiment, catalog, run)
             refuse_other_partitions(step, experiment, catalog)

@@ -75,7 +75,7 @@ def _is_unfinished(last_three: list[str]) -> bool:
 
 _LAST_WORDS: Final = 3
 _HAS_A_LAST_HELPER: Final = _LISTS["has a last helper"]
-"""Before a subject, these words let an auxiliary verb end the sentence: "all we could", "than she did"."""
+"""Words that, before a subject, allow an auxiliary verb to end the sentence: "all we could", "than she did"."""
 _LEFT_HANGING: Final = {
     "that": _LISTS["before a clause"],
     **dict.fromkeys(("you", "it", "there", "this"), _LISTS["opens a clause"]),

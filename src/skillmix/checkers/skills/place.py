@@ -58,9 +58,7 @@ def _is_place(words: Words, index: int) -> bool:
 _POSITIONS: Final = {phrase.split("_")[0]: phrase.split("_") for phrase in _LISTS["positions"]}
 _NO_POSITION_BEFORE: Final = {
     "opposite": DETERMINERS,  # an adjective: "the opposite house"
-    "left": frozenset(
-        {"is", "was", "are", "were", "what's", "be", "little", "nothing"}
-    ),  # "what is left of it"
+    "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
 }
 
 
@@ -122,9 +120,7 @@ def _distance_before(words: Words, index: int) -> int | None:
     ):
         unit -= 1
     number, _, joined = words[max(unit, 0)].lower.rpartition("-")
-    if (
-        unit >= 0 and joined in _LISTS["distances"] and number and is_number(number)
-    ):  # "two-hour"
+    if unit >= 0 and joined in _LISTS["distances"] and number and is_number(number):  # such as "two-hour"
         return unit
     if unit < 1 or words[unit].lower not in _LISTS["distances"]:
         return None

@@ -156,7 +156,7 @@ def antimetabole(passage: Passage) -> Iterator[Span]:
 
 
 _ARM: Final = 5
-"""The largest distance between crossed words: four words between, because a reader would not notice more."""
+"""The maximum distance between crossed words: four words in between, because readers would not notice more."""
 
 
 _PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
@@ -181,7 +181,7 @@ def diacope(passage: Passage) -> Iterator[Span]:
 
 
 _INTERRUPTION: Final = 3
-"""The largest distance from a word to its return: two words between."""
+"""The maximum distance between the two uses of a word: two words in between."""
 
 _ENDINGS: Final = frozenset({""}) | lists_of("repetition")["endings"]
 

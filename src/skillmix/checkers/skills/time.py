@@ -10,9 +10,7 @@ from skillmix.checkers.words import DETERMINERS, lists_of, numbers_in, word_set
 _LISTS: Final = lists_of("time")
 
 _AFTER_DETERMINER: Final = DETERMINERS | {"very", "in", "of"}
-_OLD_THEN: Final = frozenset(
-    {"since", "by", "until", "till", "back", "even", "from", "if", "but"}
-)  # "since then"
+_OLD_THEN: Final = frozenset({"since", "by", "until", "till", "back", "even", "from", "if", "but"})  # "since then"
 
 
 @shows("sequence of steps", "first", "to begin", "to start")
@@ -114,9 +112,7 @@ def duty_with_a_deadline(passage: Passage) -> Iterator[Span]:
 def _limits(words: Words, index: int) -> bool:
     after = words[index + 1].lower
     if words[index].lower == "by":
-        return after not in ("day", "night") and (
-            not index or words[index - 1].lower != after
-        )  # "one by one"
+        return after not in ("day", "night") and (not index or words[index - 1].lower != after)  # not "one by one"
     if words[index].lower != "than":
         return words[index].lower == "before"
     return index >= 2 and words[index - 1].lower == "later" and words[index - 2].lower in ("no", "not")
@@ -156,9 +152,7 @@ def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
         if words[until].lower in _LISTS["until"]:
             end = _time_at(words, until + 1, ends)
             if end:
-                again = (
-                    words[end - 1].lower == words[first - 1].lower in _LISTS["units"]
-                )  # "from day to day"
+                again = words[end - 1].lower == words[first - 1].lower in _LISTS["units"]  # as in "from day to day"
                 return None if again else end
     return None
 
@@ -174,7 +168,7 @@ def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool
 
 
 _SHIFTS: Final = _LISTS["shifts"]
-"""Words before "from A to B" that show that A is not a start."""
+"""Words before "from A to B" that describe a change or a transfer, not a time span: "moved", "handed"."""
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
 """Words in -ing that are nouns after "'s": "the baker's painting"."""
