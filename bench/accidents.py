@@ -15,12 +15,12 @@ from skillmix.checkers.sense import sense_problem
 from skillmix.frequencies.documents import ReadCounts, corpus_files, documents_of, require_readable
 
 SIZES = (1, 2, 3, 4)
-WINDOWS = 5000  # of each size in each folder
+WINDOWS = 5000  # windows of each size in each folder
 LIMITS = {1: 0.05, 4: 0.15}
 
 
 def main(folders: list[Path]) -> None:
-    """Print the table."""
+    """Print the share of windows in which each checker finds its skill."""
     prose = {folder: list(_paragraphs(folder)) for folder in folders}
     shares: dict[str, list[float]] = {name: [] for name in CHECKERS}
     taken: list[int] = []

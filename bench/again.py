@@ -1,8 +1,8 @@
 """Rerun a finished experiment: `python bench/again.py [--calls 400000] [--folder KEPT]`.
 
-Scripted models write a data set and are evaluated, and a report is written. Then the same command runs twice more, and
-once with a larger evaluation. Each command is timed in a separate process. With `--folder`, the run is kept, and a
-later call of this script continues it.
+The experiment has scripted models write a data set, evaluates them and writes a report. The script then runs it twice
+more, and once with a larger evaluation. Each command is timed in a separate process. With `--folder`, the run is kept,
+and a later call of this script continues it.
 """
 
 import argparse
@@ -27,9 +27,9 @@ steps:
   - {{name: report, stage: report}}
 """
 CALLS = 108
-"""Calls per combination: 2 students, 2 settings, 3 k, 3 texts with 2 turns and a vote."""
+"""Calls per combination: 2 students, 2 settings, 3 values of k, and 3 texts, each with 2 turns and a vote."""
 CALLS_FOR_A_TEXT = 8.4
-"""Calls per text of the target: 2 k, 3 calls per conversation, of which 72% have full marks."""
+"""Calls per text of the target: 2 values of k, 3 calls per conversation, and full marks for 72% of conversations."""
 
 
 def timed(label: str, folder: Path, *options: str) -> None:

@@ -28,12 +28,12 @@ def by_scipy(values: Floats) -> Floats:
 
 
 def by_counts(values: Floats) -> Floats:
-    """Use the method of skillmix."""
+    """Draw the counts of the distinct scores, as skillmix does."""
     return bootstrap_means(values, RESAMPLES, np.random.default_rng(0))
 
 
 def main() -> None:
-    """Print CPU milliseconds, the best of 5."""
+    """Print the CPU milliseconds of each way, the best of five measurements."""
     ways: dict[str, Callable[[Floats], Floats]] = {"counts": by_counts, "indices": by_indices, "scipy": by_scipy}
     print(f"| n | {' | '.join(f'{name}, ms' for name in ways)} |\n|---:|{'---:|' * len(ways)}")
     for n in (100, 1000):

@@ -155,6 +155,6 @@ _VOCABULARY = _SYLLABLES + [f"{one}{other}" for one in _SYLLABLES[:60] for other
 
 
 def words(chance: random.Random) -> list[str]:
-    """Return 20 to 60 words, of which the first of the vocabulary are far more frequent than the last."""
+    """Return 20 to 60 random words; words early in the vocabulary are far more frequent than late ones."""
     size = len(_VOCABULARY)
     return [_VOCABULARY[int(size * chance.random() ** 3)] for _ in range(chance.randint(20, 60))]

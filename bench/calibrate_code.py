@@ -2,7 +2,7 @@
 
 The texts are test data whose writers had not seen the code: `blind.yaml`, with five texts that show each skill and five
 near misses, and the texts of `blind_labelled.jsonl` with one skill, which also have labels for topic and sense. Texts
-that are off in both are excluded, because an entry of a set can be off in only one. The card is then made with
+that fail both are excluded, because an entry of a set can fail only one of them. This command then makes the card:
 
     skillmix calibrate rules: --set SET.yaml --catalog verifiable
 """
@@ -19,7 +19,7 @@ TEXTS = Path(__file__).parents[1] / "tests/checkers"
 
 
 def main(file: Path) -> None:
-    """Write the set and print its size."""
+    """Write the calibration set and print its size."""
     entries = [*_near_misses(), *_labelled()]
     file.write_text(yaml.safe_dump(entries, allow_unicode=True, sort_keys=False), encoding="utf-8")
     print(f"{len(entries)} texts are in {file}")
@@ -34,7 +34,7 @@ def _near_misses() -> Iterator[dict[str, Any]]:
 def _labelled() -> Iterator[dict[str, Any]]:
     for line in (TEXTS / "blind_labelled.jsonl").read_text(encoding="utf-8").splitlines():
         text = json.loads(line)
-        if len(text["skills"]) == 1 and (text["sense"] or text["about_topic"]):  # an entry can be off in only one way
+        if len(text["skills"]) == 1 and (text["sense"] or text["about_topic"]):  # an entry has one fault at most
             off = "topic" if not text["about_topic"] else None if text["sense"] else "sense"
             entry = {"skill": text["skills"][0], "topic": text["topic"], "text": text["text"]}
             yield entry | {"label": "shows" if text["shows"] else "near"} | ({"off": off} if off else {})

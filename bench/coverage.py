@@ -1,4 +1,4 @@
-"""Measure how often 95% intervals of a one-try mean contain the true value: `python bench/coverage.py [TRIALS]`.
+"""Measure how often 95% intervals of a pass@1 mean contain the true value: `python bench/coverage.py [TRIALS]`.
 
 Combinations differ in difficulty (a beta distribution around the rate) and have three texts each. The script compares
 the percentile bootstrap that scores use, which is widened for small n, with the plain percentile bootstrap.

@@ -5,10 +5,10 @@
 
 Every conversation has a different combination and two turns. The useful operations are two for each weight in a matrix
 product and each token: every distinct prompt token once (shared prefixes count once, and so does a reply that becomes
-part of the next prompt), every generated token once, and the head only for generated tokens. Attention is reported
+part of the next prompt), every generated token once, and the output layer only for these. Attention is reported
 separately. The machine's rate is the best of several float32 products of 2048 × 2048 matrices, measured immediately
 before and after with the same threads. Shares are reported by wall time and by processor time, because other work on
-the machine affects the first. `generate` runs in a separate process.
+the machine affects wall time. `generate` runs in a separate process.
 """
 
 import argparse
@@ -40,14 +40,14 @@ def requests_of(prompts: Prompts, count: int, tokens: int) -> list[Request]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Seconds, Any]:
-    """Time some work, and return its result."""
+    """Do some work, and return its time and its result."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return Seconds(time.perf_counter() - wall, time.process_time() - cpu), result
 
 
 def product_rates() -> tuple[float, float]:
-    """Measure operations of a large product per second of wall time and of processor time."""
+    """Measure the operations per second of a large matrix product, by wall time and by processor time."""
     import torch
 
     first, other = torch.randn(_SIDE, _SIDE), torch.randn(_SIDE, _SIDE)
@@ -124,7 +124,7 @@ def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request]) 
 
 
 def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Request]) -> None:
-    """Run `generate` on as many conversations as each batch size has rows, then on all at the best size."""
+    """Run `generate` on one batch of each size, then on all conversations at the best batch size."""
     loaded = loaded_model(options.model, None, "cpu", is_plain=True)
     run = partial(plain, loaded, prompts, ends=False)
     run(requests[:2], 2)  # load libraries

@@ -5,7 +5,7 @@
 Every text has two student turns and three gradings. The server runs in a separate process, answers after the latency
 and records the time of each call. The rate is that of the middle 60% of the calls, which excludes ramp-up and tail; `of
 ideal` is that rate divided by at-once / latency. CPU time is that of the client process alone, including the journal,
-after a warm-up. `bare` is the floor: aiohttp and one SQLite row for each call. Peers need openai, inspect-ai or, for
+after a warm-up. `bare` is the minimum: aiohttp and one SQLite row for each call. Peers need openai, inspect-ai or, for
 `--peers ray`, ray.
 """
 
@@ -31,7 +31,7 @@ STUDENT = "Answer: The needle, that patient fish, swims on.\n\nExplanation: it i
 
 
 def serve(port_file: str, latency: float) -> None:
-    """A server that replies to prompts with criteria with grading tables, and to all others with an answer."""
+    """Serve a grading table in reply to a prompt with criteria, and an answer in reply to any other prompt."""
     came: list[float] = []
 
     async def rate(_: web.Request) -> web.Response:
@@ -73,7 +73,7 @@ def serve(port_file: str, latency: float) -> None:
 
 
 def on_ray(address: str, texts: int, at_once: int, folder: str) -> int:
-    """Do the same with calls made by workers on Ray; the CPU time is that of the driver, which has the journal."""
+    """Run the evaluation of `ours` with calls made by Ray workers; only the CPU time of the driver is measured."""
     return ours(address, texts, at_once, folder, is_on_ray=True)
 
 
@@ -99,7 +99,7 @@ Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 
 
 async def evaluate(ask: Ask, texts: int, at_once: int) -> int:
-    """Run the same evaluation by hand, with as many texts at once as keep about that many calls in flight."""
+    """Run the evaluation without skillmix, with enough texts at once to keep about `at_once` calls in flight."""
     room = asyncio.Semaphore(at_once)
     numbers = iter(range(texts))
 
@@ -121,7 +121,7 @@ async def evaluate(ask: Ask, texts: int, at_once: int) -> int:
 
 
 def bare(address: str, texts: int, at_once: int, folder: str) -> int:
-    """Measure the floor: aiohttp and a row for each call."""
+    """Measure the minimum: aiohttp and one database row for each call."""
 
     async def main() -> int:
         database = sqlite3.connect(f"{folder}/bare-{texts}.sqlite", isolation_level=None)
@@ -142,7 +142,7 @@ def bare(address: str, texts: int, at_once: int, folder: str) -> int:
 
 
 def openai_sdk(address: str, texts: int, at_once: int, folder: str) -> int:
-    """Use the official client, without a journal."""
+    """Run the evaluation with OpenAI's client, without a journal."""
     from openai import AsyncOpenAI
 
     async def main() -> int:
@@ -158,7 +158,7 @@ def openai_sdk(address: str, texts: int, at_once: int, folder: str) -> int:
 
 
 def inspect(address: str, texts: int, at_once: int, folder: str) -> int:
-    """Use Inspect AI: two turns as its solver, three gradings as its scorer, and its log."""
+    """Run the evaluation in Inspect AI, with two turns as the solver and three gradings as the scorer."""
     os.environ |= {"OPENAI_API_KEY": "none", "INSPECT_DISPLAY": "none"}
     from inspect_ai import Task, eval
     from inspect_ai.dataset import MemoryDataset, Sample
@@ -224,7 +224,7 @@ def run_client(client: str, address: str, texts: int, at_once: int) -> None:
 
 
 def rate_of(address: str) -> dict[str, float]:
-    """Return the rate that the server has measured since the last request."""
+    """Return the rate that the server has measured since the rate was last requested."""
     with urllib.request.urlopen(address.removesuffix("/v1") + "/rate") as response:
         rate: dict[str, float] = json.load(response)
     return rate

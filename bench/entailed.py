@@ -1,4 +1,4 @@
-"""Find skills that bring other skills: `python bench/entailed.py [--prose FOLDER …] [--texts FILE …] [--json FILE]`.
+"""Find skills that entail other skills: `python bench/entailed.py [--prose FOLDER …] [--texts FILE …] [--json FILE]`.
 
 For each ordered pair of skills A and B, the script computes the share of texts with A that show B although B was not
 requested. Prose is plain text with one paragraph per line, divided into sentences. `--texts` adds Parquet files of data
@@ -23,13 +23,13 @@ from skillmix.scores.statistics.intervals import wilson_interval
 
 THRESHOLD = 0.5
 FEWEST = 10
-"""The fewest texts with the first skill for which a pair is judged."""
+"""The minimum number of texts with the first skill for which a pair is judged."""
 TESTS = Path(__file__).parent.parent / "tests" / "checkers"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The frequency with which one skill brings another in one source."""
+    """The frequency of a second skill in texts that show a first skill, in one source."""
 
     skill: str
     brings: str

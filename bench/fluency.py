@@ -1,7 +1,7 @@
 """Test whether the bundled model's token log-probabilities separate sense from nonsense: `python bench/fluency.py`.
 
 The texts are those of `tests/checkers/labelled/self_taught.yaml`, with a reader's labels; all had full marks when they
-were shipped. Texts with even numbers determine a threshold for each score, and the others its AUC and its rates. "all"
+were shipped. Texts with even numbers determine a threshold for each score; AUC and rates are those of the others. "all"
 compares good texts with all others, "circles" with texts that repeat words or phrases. With `--chat`, a text follows
 the beginning of the assistant's turn, otherwise only the first token.
 """
@@ -23,7 +23,7 @@ Scores = dict[str, float]
 
 
 def main(opening: str) -> None:
-    """Print one table."""
+    """Print the AUC and the rates of each score."""
     entries = yaml.safe_load(LABELLED.read_text("utf-8"))
     score = _scorer(opening)
     scored = [(entry["label"], score(entry["text"])) for entry in entries]

@@ -5,9 +5,9 @@
     python bench/generate.py --prompts FILE --model FOLDER --shape mistral-7b --conversations 384 --ignore-ends ...
 
 Times include tokenization and detokenization. They exclude loading and the recording of steps on a GPU, which are
-reported separately. `generate` runs in a separate process on an unmodified model: each batch size generates as many
-conversations as it has rows, and the best batch size then generates all of them. `--shape` uses random weights of that
-shape with the model's tokenizer, whose ids are folded into the vocabulary.
+reported separately. `generate` runs in a separate process on an unmodified model: it generates one batch of each size,
+and then all conversations at the best batch size. `--shape` uses random weights of that shape with the model's
+tokenizer, whose ids are folded into the vocabulary.
 """
 
 import argparse
@@ -157,7 +157,7 @@ def plain(loaded: Any, prompts: Prompts, requests: list[Request], batch: int, *,
 
 
 def timed(work: Callable[[], int], device: str) -> tuple[float, int]:
-    """Wall seconds and tokens."""
+    """Do some work, and return its wall seconds and tokens."""
     import torch
 
     started = time.monotonic()
@@ -253,7 +253,7 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
                 ids[place, longest - len(row) : longest] = torch.tensor(row, device=said.device)
                 mask[place, longest - len(row) :] = 1
             ids[:, longest:] = said[start : start + 20]
-            # With gradients enabled but not required, rotary embeddings are those of transformers.
+            # With gradients enabled, skillmix's fused rotary embeddings are off and those of transformers are used.
             with torch.enable_grad():
                 hidden = model.get_decoder()(input_ids=ids, attention_mask=mask).last_hidden_state[:, -tokens - 1 : -1]
                 head = model.get_output_embeddings()
@@ -300,7 +300,7 @@ def baseline(options: argparse.Namespace, prompts: Prompts, requests: list[Reque
 
 
 def seconds_of_baseline() -> float:
-    """Run the same command in a separate process, which compiles and records nothing."""
+    """Run the baseline in a separate process, which compiles and records nothing."""
     lines = []
     with subprocess.Popen([sys.executable, *sys.argv, "--baseline"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -315,7 +315,7 @@ def seconds_of_baseline() -> float:
 
 
 def ours_at(slots: int, loaded: Any, prompts: Prompts, requests: list[Request], options: argparse.Namespace) -> float:
-    """Measure the seconds of the engine."""
+    """Measure how many seconds skillmix takes for all conversations."""
     ours = Ours(loaded, prompts, slots, [] if options.ignore_ends else None)
     seconds, tokens = timed(partial(ours.run, requests), options.device)
     if options.device == "cuda":

@@ -33,7 +33,7 @@ from skillmix.models.specs import parse_spec
 
 AT_ONCE = 32
 SHORTEST = 1.0
-"""The fewest seconds after which a process is killed."""
+"""The minimum number of seconds after which a process is killed."""
 TIMES = re.compile(rb'"(at|began|seconds)": ?("[^"]*"|[0-9.]+)')
 
 
@@ -108,7 +108,7 @@ def results_after(
             process.wait(SHORTEST + (longest - SHORTEST) * rng.random())
             (folder / "runs/k/run.sqlite").touch()
             with closing(sqlite3.connect(folder / "runs/k/run.sqlite")) as database, database:
-                # The run is complete: check the steps whose files are kept again, and write the report again.
+                # The run is complete: delete the record of one step, so that the next process runs this step again.
                 database.execute("DELETE FROM step WHERE name = ?", (rng.choice(["d", "m", "e", "report"]),))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)

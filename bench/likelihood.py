@@ -1,9 +1,9 @@
 """Test whether the likelihood under a small language model separates sense from nonsense: `python bench/likelihood.py`.
 
-The score of a text is the mean log-probability of the least likely fifth of its tokens under the bundled model, after a
-line break. The threshold was chosen on `natural_dev.yaml` in `tests/checkers` and not on `third.yaml`. For both
-files, the script prints the area under the ROC curve (AUC), and the recall and precision of full marks if a text must
-also reach the threshold.
+The score of a text is the mean log-probability, under the bundled model, of the least likely fifth of its tokens, with
+a line break before the text. The threshold was chosen on `natural_dev.yaml` in `tests/checkers` and not on
+`third.yaml`. For both files, the script prints the area under the ROC curve (AUC), and the recall and precision of full
+marks if a text must also reach the threshold.
 """
 
 from itertools import product

@@ -119,7 +119,7 @@ class Command:
     """A command that was run."""
 
     began: float
-    """Seconds since 1970."""
+    """The start of the command, in seconds since 1970."""
     seconds: float
     is_whole: bool
     """Whether the command ended within the limit."""

@@ -1,8 +1,8 @@
 """Measure how often pooled tests of seeds find a gain that does not exist: `python bench/pooled_tails.py [WORLDS]`.
 
-The worlds have no gain and three training seeds, which share their combinations and the base, with several standard
-deviations between seeds. A claim has twelve tests with Holm's correction, whose first step needs p < .05 / 12 in one of
-them.
+The simulated worlds have no gain, and three training seeds that share combinations and a base. Each row of the table
+uses a different standard deviation between seeds. A claim has twelve tests with Holm's correction, so a first rejection
+needs a test with p < .05 / 12.
 """
 
 import sys

@@ -6,8 +6,8 @@ The evaluation is that of bench/engine.py: two turns and three gradings of every
 for each node, so that the server's delay and not the processor is the limit if there are enough cores. The nodes are
 those of `ray.cluster_utils.Cluster` on this machine; server, nodes and driver share its cores. `of linear` is the rate
 divided by the number of nodes and the rate of one node. The rate is that of the middle 60% of the calls at the server.
-CPU time is that of the driver, or of the only process without Ray: the difference between a run and a run with a fifth
-of the texts.
+CPU time is the driver's, or without Ray the only process's, computed as the difference between a run and a run with a
+fifth of the texts.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def child(
 
 
 def run_client(client: str, address: str, texts: int, at_once: int) -> None:
-    """Run and print rate and CPU time, in the child process."""
+    """Run one client in the child process, and print its rate and CPU time."""
     with tempfile.TemporaryDirectory() as folder:
         cpu = time.process_time()
         calls = CLIENTS[client](address, texts, at_once, folder)
@@ -140,7 +140,7 @@ def cluster(nodes: int) -> Iterator[dict[str, str]]:
 
 
 def start_cluster(nodes: int) -> None:
-    """Start nodes, print their address, and end them when standard input is closed, in the child process."""
+    """In the child process, start nodes, print their address, and end them when standard input is closed."""
     from ray.cluster_utils import Cluster
 
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -245,7 +245,7 @@ def _children(number: int) -> Iterator[Path]:
 
 
 def made_run(folder: Path, kind: str, conversations: int) -> Path:
-    """Return the folder of a run, which is made if it does not exist."""
+    """Return the folder of a run, and make the run if it does not exist."""
     place = folder / f"{kind}-{conversations}"
     if not (place / "made").exists():
         shutil.rmtree(place, ignore_errors=True)

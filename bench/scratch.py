@@ -1,4 +1,4 @@
-"""Measure the CPU time of training a student from scratch, beside a plain loop, and of an evaluate step with it.
+"""Measure the CPU time of training a student from scratch, with skillmix and a plain loop, and of evaluating it.
 
     OMP_NUM_THREADS=1 python bench/scratch.py --steps 1000 --what plain ours texts
 

@@ -20,7 +20,7 @@ SETTINGS: tuple[Setting, ...] = ("train", "held-out")
 
 
 def main(count: int) -> None:
-    """Print the table."""
+    """Print the scores of each form of the template student."""
     catalog = load_catalog("verifiable")
     student = TemplateStudent(catalog.templates, judge_of(catalog))
     print("| topic named | setting | k | full marks | without entailed pairs | any topic word | woven |")
@@ -63,7 +63,7 @@ def _drawn(catalog: Catalog, setting: Setting, k: int, count: int, *, entailed: 
 
 
 def _shares(student: TemplateStudent | _Insider, drawn: list[Combination], form: Form) -> tuple[float, float, float]:
-    """Return full marks, full marks with each skill woven in alone, and with all skills woven in together."""
+    """Return the shares of full marks, of full marks with skills woven in one by one, and with all woven in at once."""
     full = alone = together = 0
     for combination in drawn:
         written = student.write(combination.skills, combination.topic, form)
@@ -75,7 +75,7 @@ def _shares(student: TemplateStudent | _Insider, drawn: list[Combination], form:
 
 
 def _is_woven_alone(verdict: Verdict, skill: str) -> bool:
-    """Whether a skill would be woven in if no other skill used a topic word."""
+    """Return whether a skill would be woven in if no other skill used a topic word."""
     return replace(verdict, evidence={skill: verdict.evidence[skill]}).woven[skill]
 
 

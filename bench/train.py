@@ -5,11 +5,11 @@
     python bench/train.py --shape smollm2-135m --what baseline ours trainer
     python bench/train.py --shape smollm2-135m --what ours --batch 32 --length 370 --compile off on --lora 0 4
 
-The weights are random and have the real shapes. The lengths of conversations are always the same draws from
-normal(620, 150), clipped to 250 … 1,024; with `--length`, from a normal distribution around it with a quarter of it as
-the standard deviation, clipped to a third … 1,024. A useful token is one that is not padding; utilization is 6 · N ·
-useful tokens per second divided by 989 TFLOP/s, with N parameters. The baseline is tried for one step at every setting,
-and then measured at its best setting. `--shape tiny --device cpu` tests the script.
+The weights are random and have the real shapes. The lengths of conversations are always the same draws from normal(620,
+150), clipped to 250 … 1,024, or with `--length L` from normal(L, L / 4), clipped to L / 3 … 1,024. A useful token is
+one that is not padding; utilization is 6 · N · useful tokens per second divided by 989 TFLOP/s, with N parameters. The
+baseline is tried for one step at every setting, and then measured at its best setting. `--shape tiny --device cpu`
+tests the script.
 """
 
 import argparse
@@ -234,7 +234,7 @@ class Bench:
             yield data[start : start + self.batch]
 
     def _try(self, label: str, measure: Callable[[], Result]) -> Result | None:
-        """Return a measurement, or the reason why there is none; free the memory."""
+        """Return a measurement; if it fails, print the reason and return None. Free the memory in both cases."""
         self._clean()
         started, result = time.perf_counter(), None
         try:
@@ -408,7 +408,7 @@ def watcher(bench: Bench) -> Any:
 
 
 class Stretch:
-    """A time interval in which tokens are trained on."""
+    """Measures the time in which some steps are trained."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -496,7 +496,7 @@ def row(result: Result) -> str:
 
 
 def note(line: str) -> None:
-    """Print a line at once, because the machine may stop soon."""
+    """Print a line and flush it, because the machine may be stopped at any time."""
     print(line, flush=True)
 
 

@@ -36,9 +36,9 @@ _AS_VERB = re.compile(
 _AS_NOUN = re.compile(r"\b(?:the|a|an|my|your|his|her|its|our|their|this|that|some|no|of|in|with|for) ([a-z]+)")
 _NOUNS_IN_ING = {"lightning", "railing", "siding", "stocking", "shilling"}
 MOSTLY = 0.55
-"""The share of verbs among a word's clear cases above which it can begin an order with a bare noun: "Use soap"."""
+"""The share of verbs among a word's verb and noun uses above which it can begin an order: "Use soap"."""
 FREQUENT = 8
-"""The fewest uses of an adjective in the list."""
+"""The minimum number of uses of an adjective in the list."""
 
 
 def main(inflections: Path, tags: Path, edited: list[Path]) -> None:

@@ -114,7 +114,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _pool() -> list[str]:
-    """Return sensible labeled texts and the sentences for pairs of skills that have one sentence."""
+    """Return the labeled texts that make sense, and the test texts for pairs of skills, if they are one sentence."""
     entries = [
         entry
         for name in ("labelled/sensible.yaml", "witnesses.yaml")

@@ -97,7 +97,7 @@ def _lower(passage: Passage) -> list[str]:
 
 
 def _groups(passages: list[Passage], known: list[str]) -> list[int]:
-    """Return the group of each known word after the first; a group has similar left and right neighbors."""
+    """Return the group of each known word after the first; words of a group have similar left and right neighbors."""
     places = {word: place for place, word in enumerate(known)}
     beside = np.zeros((len(known), 2 * CONTEXTS + 4))
     for passage in passages:

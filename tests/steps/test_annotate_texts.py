@@ -58,7 +58,7 @@ def test_votes_in_a_spreadsheet_are_kept_and_imported_by_the_command_that_is_sho
     assert len(votes("bo")["bo"]) == 10
     assert main(["run", FILE, *SMALL, *PEOPLE]) == 1
     said = capsys.readouterr().err
-    assert "missing: read: cy has 10 texts left" in said and "missing: read: bo" not in said
+    assert "missing: read: cy has 10 of 10 texts left" in said and "missing: read: bo" not in said
 
 
 def test_a_half_filled_spreadsheet_is_left_alone(sheet: Path, capsys: pytest.CaptureFixture[str]) -> None:

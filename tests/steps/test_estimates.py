@@ -203,7 +203,7 @@ def test_the_table_shows_prices_with_their_date_and_what_a_model_is_sent_besides
 
     assert f'| {GRADER} (system "Be strict.", reasoning_effort "low", no seed) |' in shown
     assert (
-        f"Price of {GRADER}: 1000 and 2000 US dollars per million tokens in and out (noted on {TODAY}; a letter)."
+        f"Price of {GRADER}: 1000 and 2000 US dollars per million input and output tokens (noted on {TODAY}; a letter)."
         in shown
     )
     assert (grader["role"], grader["system"], grader["extra"]["seed"]) == ("grader", "Be strict.", False)

@@ -137,13 +137,13 @@ def test_a_person_leaves_the_run_unfinished_until_all_texts_are_answered(
     assert main(command) == 1
     said = capsys.readouterr().err
     assert "read: ann (simulated) has answered 10 of 10 texts" in said
-    assert "missing: read: bo has 10 texts left of 10: skillmix annotate people --step read --rater bo" in said
+    assert "missing: read: bo has 10 of 10 texts left: skillmix annotate people --step read --rater bo" in said
     assert Path("runs/people/read/bo.csv").exists() and not Path("runs/people/read/ann.csv").exists()
     assert [card["simulated"] for card in cards()] == [["human:ann"]] * 2  # later steps use the answers so far
 
     answer(skillmix.open_run("people").step_annotation("read"), "bo", texts=4)
     assert main(command) == 1
-    assert "missing: read: bo has 6 texts left of 10" in capsys.readouterr().err
+    assert "missing: read: bo has 6 of 10 texts left" in capsys.readouterr().err
 
     answer(skillmix.open_run("people").step_annotation("read"), "bo")
     assert main(command) == 0

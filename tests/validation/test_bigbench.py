@@ -111,7 +111,7 @@ def test_a_link_in_the_place_of_a_task_is_not_followed(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
 
-    with pytest.raises(UserError, match="does not have the task"):
+    with pytest.raises(UserError, match="does not contain the task"):
         bigbench_set("implicatures", CATALOG, source=source)
 
 
@@ -122,7 +122,7 @@ def test_an_archive_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: py
         add(archive, f"{PLACE}/implicatures/task.json", b" " * 5000)
     monkeypatch.setattr(known_texts, limit, 1000)
 
-    with pytest.raises(UserError, match="larger than those of the package"):
+    with pytest.raises(UserError, match="larger than the package's own files"):
         bigbench_set("implicatures", CATALOG, source=source)
 
 

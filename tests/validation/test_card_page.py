@@ -86,5 +86,5 @@ def test_the_terminal_shows_the_same_card(in_folder: Path) -> None:
     made = skillmix.calibrate("scripted:grader?miss=1", set=write_set(in_folder / "mine.yaml", entries(40)), rounds=1)
 
     assert "gives the point for the skill to 0% of the texts that show the skill" in " ".join(str(made).split())
-    assert "unreadable replies: 0" in str(made)
+    assert "unparseable replies: 0" in str(made)
     assert max(map(len, str(made).splitlines())) <= 100

@@ -68,7 +68,7 @@ def test_all_faults_of_all_files_are_one_error(tmp_path: Path) -> None:
         "b.yaml, entry 1: topic: No topic named 'Sewin'",
         "b.yaml, entry 3: the same text occurs earlier",
         "b.yaml, entry 4: text: ",
-        "c.yaml is not a list with entries",
+        "c.yaml is not a list of texts, or is empty",
     ):
         assert words in error.value.message
     assert "has 8 faults" in error.value.message

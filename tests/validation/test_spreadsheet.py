@@ -215,7 +215,7 @@ def test_texts_outside_the_sample_are_refused_unless_they_were_answered_before(
     write_rows(file, filled(file))
     small = TaskSettings(("ann",), n=2)
 
-    with pytest.raises(UserError, match="it is not assigned to ann; import with the options of the export"):
+    with pytest.raises(UserError, match="it is not assigned to ann; import with the options used for the export"):
         read_spreadsheet(make_task(task.run, small), "ann", file)
 
     with task.answering("ann") as store:

@@ -129,7 +129,7 @@ def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 
 def _plural(words: str) -> str:
-    plurals = {word: f"{word}s" for word in ("string", "list", "mapping")}
+    plurals = {word: f"{word}s" for word in ("string", "integer", "list", "mapping")}
     plurals |= {"[a student]": "[students]", "[a grader]": "[graders]"}
     for one, many in plurals.items():
         if words.startswith(one):

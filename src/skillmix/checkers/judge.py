@@ -4,7 +4,7 @@ A checker returns the first span that it finds, and some spans extend to the end
 the checker again on sequences of neighboring clauses. A sequence shows the skill *tightly* if the checker finds the
 skill in it and in no shorter sequence inside it. A figure that spans several clauses thus needs the topic word in one
 of its own clauses, a phrase needs it in the clause around the phrase, and every occurrence of the skill counts, not
-only the first. Each skill needs a topic word of its own, and all words of the topic's name count as one word. Otherwise
+only the first. Each skill needs a separate topic word, and all words of the topic's name count as one word. Otherwise
 a student could earn the mark with the name of the topic in every clause (`template_student`).
 """
 
@@ -37,9 +37,9 @@ from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, word_set
 from skillmix.render import shortened
 
 LONGEST_RUN: Final = 10
-"""The most clauses in a sequence, because no figure of the catalog spans more."""
+"""The maximum number of clauses in a sequence; no figure of the catalog spans more."""
 MOST_CLAUSES: Final = 60
-"""The most clauses of a text that are examined, so that a long text cannot take much time."""
+"""The maximum number of clauses of a text that are examined, which bounds the time for a long text."""
 
 _JOINTS: Final = word_set("and but or so because while when whereas although though if unless yet then as")
 _OPENERS: Final = (
@@ -47,7 +47,7 @@ _OPENERS: Final = (
     | DETERMINERS
     | word_set("thank thanks please don't do never turn could would can will may i'm i'll we'll let beware sorry if")
 )
-"""Words that can open a clause after such a conjunction: a subject, or the first word of an order or a request."""
+"""Words that can open a clause after one of `_JOINTS`: a subject, or the first word of an order or a request."""
 _NEAR: Final = 30
 """The number of words searched for a verb on each side of a conjunction; the time grows with its square."""
 _NAME: Final = ""
@@ -56,7 +56,7 @@ _EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
 
 
 def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Checker]) -> dict[str, bool]:
-    """Map each skill to whether it has a separate topic word; the text must show all these skills.
+    """Return, for each skill, whether it has a topic word that no other skill uses; the text must show all skills.
 
     >>> from skillmix.checkers.registry import checker_of
     >>> from skillmix.checkers.topics import topic_words
@@ -72,7 +72,7 @@ def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Che
 
 
 def _assign(skill: str, words: Mapping[str, frozenset[str]], owners: dict[str, str], tried: set[str]) -> bool:
-    """Assign a topic word to a skill; another skill may move to a different word in its own clauses."""
+    """Assign an unused topic word to a skill, moving other skills to other words if needed; False if impossible."""
     for word in sorted(words[skill] - tried):
         tried.add(word)
         if word not in owners or _assign(owners[word], words, owners, tried):
@@ -86,7 +86,7 @@ _NUMBERS_ONLY: Final = "steady count"
 
 
 def _beside_topic(passage: Passage, topic: TopicWords, skills: Sequence[str]) -> str | None:
-    """Say why a text that names its topic is not about the topic; None if it may be about the topic."""
+    """Return why a text that names its topic is not about the topic; None if it may be about the topic."""
     if len({mention.words for mention in mentions(passage, topic)}) > 1:
         return None
     clauses = _Clauses(passage, topic)
@@ -103,7 +103,7 @@ class _Clauses:
     def __init__(self, passage: Passage, topic: TopicWords) -> None:
         self._text = passage.text
         self._clauses = clauses_of(passage)[:MOST_CLAUSES]
-        # The base forms of the topic words in a clause; a word of the topic's name is replaced by the name.
+        # For each clause, the base forms of its topic words, with `_NAME` in place of words of the topic's name.
         self._words = [
             (frozenset([_NAME if base in topic.name else base for base in topic_bases(clause, topic)]))
             for clause in self._clauses
@@ -186,9 +186,9 @@ class Verdict:
     topic_words: TopicWords
     """The words of the topic."""
     requires_woven: bool = False
-    """Whether a skill that is not woven into the topic earns no point."""
+    """Whether a skill must be woven into the topic to earn its point."""
     figures_shown: Shown | None = None
-    """For a catalog of figures, all its skills that the text shows."""
+    """All skills of the catalog that the text shows, for a catalog of figures; otherwise None."""
     off_topic: str | None = None
     """The reason why a text is off topic although it contains words of the topic."""
 
@@ -210,7 +210,7 @@ class Verdict:
         """Return whether the text shows all these skills about the topic; None if this is undecided."""
         if self.figures_shown is not None and not self.requires_woven:
             return None
-        # Most texts do not show all skills, and the evidence tells this without a search.
+        # Most texts lack a skill, which the evidence reveals without the slower search for woven skills.
         if None in self.evidence.values() or not all(self.woven.values()):
             return False
         return True if all(skill in self.evidence for skill in skills) else None
@@ -258,7 +258,7 @@ class Verdict:
 
 
 class Judge:
-    """A grader that uses the vocabulary of topics and the texts in the prompt, which a student must not copy."""
+    """Grades texts by code, given the vocabulary of all topics and the prompt's texts, which must not be copied."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class Judge:
         return Verdict(passage, evidence, None if off else span, nonsense, words, self._requires_woven, None, off)
 
     def _judge_exactly(self, passage: Passage, skills: Sequence[str], topic: str, shown: Shown) -> Verdict:
-        """Grade a text by a catalog of figures: full marks need exactly the requested skills and the one topic.
+        """Grade a text by a catalog of figures: full marks require exactly the requested skills, and no other topic.
 
         An unrequested skill costs the point for sense, and a word of another topic costs the point for topic, so that
         the metric `all_skills` is still the share of texts with all requested skills.

@@ -65,7 +65,7 @@ _RULES: Final[dict[str, dict[str, list[tuple[Kinds, Kinds]]]]] = {name: defaultd
 for _name, (_words, _clashing, _rare) in ((name, row) for name, rows in _TABLE["rules"].items() for row in rows):
     for _head, _, _second in (word.partition("_") for word in _words.split()):
         _RULES[_name][f"{stem(_head)} {_second}".strip()].append(_rule(_clashing, _rare))
-"""Rules of verbs, adjectives and prepositions by stem, which a second word may follow: "giv birth"."""
+"""Rules of verbs, adjectives and prepositions, by stem, or by stem and second word: "giv birth"."""
 _PHRASES: Final[dict[str, Rules]] = {name: [_rule(*row)] for name, row in _TABLE["phrases"].items()}
 """Rules for nouns that fill, measure or define something, and for standards of comparison."""
 _ADJECTIVES: Final = ADJECTIVES | word_set(_TABLE["short adjectives"])
@@ -83,7 +83,7 @@ _PERSON: Final = frozenset({"person", "kin"})
 
 _FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
 _LONGEST_PHRASE: Final = 6
-"""The most words of a noun phrase that are examined, which bounds the time for a long text."""
+"""The maximum number of words examined in a noun phrase, which bounds the time for a long text."""
 _PLURALS: Final = (("", ""), ("s", ""), ("ies", "y"), ("ves", "f"), ("es", ""), ("men", "man"))
 _ADJECTIVE_ENDINGS: Final = tuple(_TABLE["adjective endings"].split())
 
@@ -107,14 +107,14 @@ def kinds_of(lower: str) -> Kinds:
 
 
 def clash(passage: Passage, topic: TopicWords) -> str | None:
-    """Describe words of a text that clash, or a last word that cannot end a sentence; None if there are none.
+    """Describe words of a text that clash, or a last word that cannot end a sentence; None if it has neither.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> from skillmix.checkers.topics import topic_words
     >>> clash(passage_of("The lobby arrested a comma."), topic_words("Hotel lobbies", ["lobby"], ["desk"]))
     'its words do not go together: arrested, lobby, comma'
     """
-    # A word counts once with a subject and once with other nouns, and its larger weight comes last.
+    # A word counts once with a subject and once with other nouns; the largest weight comes last and is kept.
     clashes = {
         (found.other if found.word in _LISTS["be"] else stem(found.word), found.is_subject): found
         for found in sorted(_clashes(passage, topic))
@@ -180,7 +180,7 @@ class _Piece:
         return self.lower[index] in ("number", "letter", "color", "word") and is_symbol
 
     def clashes(self, *, is_far: bool) -> Iterator[Clash]:
-        """Yield all clashes; a technical word alone is one, unless the topic is technical (`is_far`)."""
+        """Yield all clashes; a technical word clashes by itself, unless the topic is technical (`is_far`)."""
         for index, word in enumerate(self.lower):
             kinds, base = self.kinds(index), stem(word)
             is_technical = kinds is not _SYMBOL and bool(kinds) and (kinds <= _FAR or "far" in kinds)
@@ -194,7 +194,7 @@ class _Piece:
             ):
                 yield from self.clash(rules, index, noun)
             acts = _RULES["subjects"]
-            verbs = acts.get(f"{base} {self.after(index)}") or acts.get(base)  # "gave birth"
+            verbs = acts.get(f"{base} {self.after(index)}") or acts.get(base)  # such as "gave birth"
             if verbs:
                 yield from self.clash(verbs, index, self.subject_of(index, base), is_subject=True)
             for other in (self.misowned(index), self.mismeasured(index, base)):
@@ -244,7 +244,7 @@ class _Piece:
         return self.noun_from(index + 1) if is_participle or acts or before in _LISTS["before base"] else None
 
     def joined(self, noun: int | None) -> Iterator[int]:
-        """Yield a noun and those that "and" or "or" joins to it: "a river and a cough"."""
+        """Yield a noun and the nouns joined to it by "and" or "or": "a river and a cough"."""
         while noun is not None:
             yield noun
             joins = self.after(noun) in CONJUNCTIONS and self.after(noun + 1) in DETERMINERS
@@ -312,7 +312,7 @@ class _Piece:
                 yield _RULES["traits"].get(base) or _RULES["traits"].get(bare) or (), noun
 
     def identities(self, index: int) -> Pairs:
-        """Yield the rules for what a thing or a person is, with the noun that names it: "the map is a widow"."""
+        """Yield the rules for saying what a thing or person is, with the noun after "is": "the map is a widow"."""
         subject = self.noun_before(index) if self.lower[index] in _LISTS["be"] else None
         kinds = _NONE if subject is None or self.lower[subject] == "it" else self.kinds(subject)
         start = index + 1
@@ -330,7 +330,7 @@ class _Piece:
             yield _PHRASES["relatives"] if is_relative else rules, noun
 
     def misowned(self, index: int) -> int | None:
-        """Find what a thing cannot own or have: "its lawyer", "the spoon has two uncles"."""
+        """Find a noun for something that a thing cannot own or have: "its lawyer", "the spoon has two uncles"."""
         word = self.lower[index]
         is_its = word == "its" and not self.has_animal
         if word in _LISTS["have"] or word == "their" or (word == "its" and self.has_animal):
@@ -342,7 +342,7 @@ class _Piece:
         return noun if head in _RELATIVES or (head in _POSSESSIONS and head not in self.own) else None
 
     def mismeasured(self, index: int, base: str) -> int | None:
-        """Find a wrong unit or what a unit cannot measure: "four liters more married", "three cakes younger"."""
+        """Find the word that does not fit a measurement: "four liters more married", "three cakes younger"."""
         lower, other = self.lower, index + 1
         if not is_number(self.before(index)) or "than" not in lower[index + 2 : index + 5]:
             return None

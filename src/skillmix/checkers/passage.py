@@ -29,7 +29,7 @@ class Word(NamedTuple):
 
     text: str
     lower: str
-    """In lower case, with a straight apostrophe."""
+    """The word in lower case, with straight apostrophes."""
     start: int
     end: int
 
@@ -113,7 +113,7 @@ REPEATING: Final[set[str]] = set()
 
 
 def shows(skill: str, *cues: str, repeats: bool = False) -> Callable[[Callable[[Passage], Iterator[Span]]], Checker]:
-    """Make a checker from a function that yields spans; a text without any of the cues does not show the skill."""
+    """Register a function that yields spans as a skill's checker; a text without any cue does not show the skill."""
 
     def enter(find: Callable[[Passage], Iterator[Span]]) -> Checker:
         @wraps(find)

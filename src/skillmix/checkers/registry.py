@@ -70,12 +70,12 @@ def _faults(table: str, found: object, is_right: Callable[[object], bool], expec
 
 
 def _guarded(skill: str, function: Callable[[Passage], Any], code: OwnCode) -> Checker:
-    """Wrap a checker so that its errors name the checker and do not look like a text without the skill."""
+    """Wrap a checker so that a failure raises an error that names it, instead of counting as a missing skill."""
 
     def check(passage: Passage) -> Span | None:
         try:
             found = function(passage)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a fault in the checker
             raise UserError(
                 f"The checker of {skill!r} failed on a text of {len(passage.text)} characters: "
                 f"{_described(error, code)}.",
@@ -219,7 +219,7 @@ def checker_of(skill: str) -> Checker | None:
 
 
 def why_not_shown(skill: str) -> str:
-    """Give the reason for denying a skill; the reason is only general if the checker has no entry in a `LOOKS_FOR`.
+    """Return the reason why a skill earns no point, with a description of what its checker looks for if there is one.
 
     >>> why_not_shown("simile")
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'

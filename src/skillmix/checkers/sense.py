@@ -25,9 +25,9 @@ COPIED_RUN: Final = 8
 """The smallest number of consecutive words that counts as a copy."""
 _SHORT_RUN: Final = 3
 _BROKEN_BY_A_WORD: Final = 3
-"""The most 3-grams of an example that one changed word can affect."""
+"""The maximum number of 3-grams of an example that one changed word can affect."""
 _FEWEST_COMMON: Final = 3
-"""The fewest 3-grams that a text must share with an example to count as a copy, however short the example is."""
+"""The minimum number of 3-grams that a copy shares with an example, however short the example is."""
 
 
 class Copy(NamedTuple):
@@ -46,7 +46,7 @@ class PromptTexts:
 
     def __init__(self, texts: Mapping[str, str], *, examples: Iterable[str] = ()) -> None:
         self._places: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        """The source and index of each run."""
+        """The source and index of each n-gram."""
         for source, text in texts.items():
             for index, run in enumerate(_runs(passage_of(text).words)):
                 self._places[run].append((source, index))
@@ -125,7 +125,7 @@ def _in_order(example: Words, text: Words) -> int:
 
 
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""The data file stores each log-odds value as one of these characters, which are in ascending order."""
+"""The characters that encode log-odds in the data file, from the lowest value to the highest."""
 STEP: Final = 0.125
 LOWEST: Final = -len(DIGITS) // 2 * STEP
 
@@ -220,9 +220,9 @@ def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
 
 
 MOST_IN_SENTENCE: Final = 2
-"""The most times that a content word may occur in a sentence, apart from uses that a requested skill requires."""
+"""The maximum number of uses of a content word in a sentence, not counting uses that a requested skill requires."""
 MOST_RETURNING: Final = 0.3
-"""The largest share of a text's content words that may repeat a word of their sentence."""
+"""The maximum share of a text's content words that repeat an earlier word of the same sentence."""
 FEWEST_RETURNING: Final = 3
 """Fewer repeated words than this are allowed, because one word is a large share of a short sentence."""
 LONG_PIECE: Final = 3
@@ -230,7 +230,7 @@ LONG_PIECE: Final = 3
 
 
 def repetition_problem(passage: Passage, evidence: Sequence[Span]) -> str | None:
-    """Describe a repetition that no requested skill needs; `evidence` lists the spans of skills that do.
+    """Describe a repetition that no requested skill needs; `evidence` lists the spans of skills that need repetition.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> repetition_problem(passage_of("The picnic was a picnic, a picnic, and a picnic."), [Span(4, 47)])
@@ -357,10 +357,10 @@ _AROUND_TALK: Final = " \t\r\n.,:;!?…\"'“”‘’«»()[]*_#>-–—"
 
 
 MOST_WORDS: Final = 40
-"""The most words of a sentence."""
+"""The maximum number of words in a sentence."""
 FEWEST_WORDS: Final = 4
 MOST_STUTTER: Final = 4
-"""The most times that a word may occur in a row."""
+"""The maximum number of times that a word may occur in a row."""
 LEAST_ORDER: Final = -0.12
 """The lowest allowed mean score of a text's neighboring words (`word_order`). Shuffled texts score lower."""
 LEAST_ORDER_OF_SHORT: Final = -0.15
@@ -368,7 +368,7 @@ LEAST_ORDER_OF_SHORT: Final = -0.15
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
 FEW_WORDS: Final = 7
 LEAST_NEW: Final = 0.55
-"""The lowest allowed share of distinct 3-grams, which leaves room for a syllogism, because it repeats its premises."""
+"""The lowest allowed share of distinct 3-grams, low enough for a syllogism, which repeats its premises."""
 LEAST_NEW_OF_THRICE: Final = 0.68
 MOST_THRICE: Final = 0.12
 """The share of 3-grams that are third or later repeats above which `LEAST_NEW_OF_THRICE` applies."""
@@ -377,7 +377,7 @@ MOST_THRICE: Final = 0.12
 def sense_problem(
     passage: Passage, shown: PromptTexts | None = None, evidence: Sequence[Span] | None = None
 ) -> str | None:
-    """Say why a text makes no sense; None if it does.
+    """Return why a text makes no sense; None if it makes sense.
 
     `shown` contains texts that the text must not copy. `evidence` contains the spans of requested skills that work by
     repetition. Without `evidence`, repetition is allowed unless the text runs in circles.
@@ -403,7 +403,7 @@ def sense_problem(
 def form_problem(passage: Passage) -> str | None:
     """Describe a fault in the form of a text from a small vocabulary: its length, markup, end, or loops.
 
-    Such texts share their frames, so no check here compares a text with general English or with the prompt.
+    Such texts share their sentence patterns, so no check compares them with general English or with the prompt.
     """
     return _length(passage) or _markup(passage) or _end(passage) or _loop(passage)
 

@@ -17,7 +17,7 @@ from skillmix.prompts.rubric import sentence_limit
 Form = Literal["fixed", "slot"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
 MOST_ORDERS: Final = 24
-"""The most orders of clauses that the student tries."""
+"""The maximum number of orders of clauses that the student tries."""
 
 _JOINTS: Final = ("; ", ", and ")
 _ENDS: Final = ("?", "...")
@@ -48,7 +48,7 @@ class TemplateStudent:
             verdict = self._judge.judge(text, skills=skills, topic=topic)
             shown = all(verdict.evidence.get(skill) is not None for skill in skills)
             named = any(names_skill(text, skill) for skill in skills)
-            # The student never writes too many sentences.
+            # The length need not be checked, because the student never writes too many sentences.
             is_full = shown and not named and verdict.topic is not None and verdict.nonsense is None
             written = TemplateText(text, verdict, is_full)
             if written.has_full_marks:

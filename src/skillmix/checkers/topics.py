@@ -32,7 +32,7 @@ class TopicWords:
     """The words of a topic, in all their forms."""
 
     name: frozenset[str]
-    """The words of its name, without function words."""
+    """The words of the topic's name, without function words."""
     alone: frozenset[str]
     """Words any one of which puts a text on the topic."""
     forms: dict[str, str]
@@ -68,10 +68,10 @@ def topic_words(name: str, alone: Iterable[str], together: Iterable[str], near: 
 
 
 def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
-    """Find the words that put a text on its topic: one that is enough alone, the whole name, or two different ones.
+    """Find the words that put a text on its topic: one word that is enough alone, the whole name, or two words.
 
-    A near word is enough beside another topic word. A text that only mentions something needs two different words, of
-    which one is in the name.
+    A near word is enough beside another topic word. A text with a phrase such as "speaking of" needs two topic words
+    that are not near words; all words of the name then count as one.
     """
     seen: dict[str, Word] = {}
     is_mention = _MENTIONS.search(passage.lower) is not None
@@ -102,13 +102,13 @@ def one_word(passage: Passage, topic: TopicWords, shared: frozenset[str]) -> Spa
 
 _VAGUE: Final = frozenset(map(stem, _LISTS["vague"]))
 LEAST_SAID: Final = 2
-"""The fewest words with a specific meaning for each sentence, apart from the name of the topic."""
+"""The minimum number of words with a specific meaning in each sentence, not counting the name of the topic."""
 _SHORT: Final = 3
-"""The most words of a sentence that need not say anything, such as "I slept."."""
+"""The maximum length in words of a sentence that is exempt from `LEAST_SAID`, such as "I slept."."""
 
 
 def says_little(passage: Passage, topic: TopicWords) -> str | None:
-    """Say which sentence says next to nothing besides the topic's name.
+    """Name a sentence that says next to nothing besides the topic's name; None if there is none.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> says_little(passage_of("Could you please think of our kites?"), topic_words("Kites", ["kite"], []))
@@ -130,7 +130,7 @@ _SCENES: Final = word_set("in at under through with among from on beyond above b
 
 
 def in_passing(passage: Passage, topic: TopicWords) -> str | None:
-    """Say why the only mention of a topic is in passing, that is, in a phrase that says where, when or about what.
+    """Return why the only mention of a topic is in passing, that is, in a phrase of place, time or subject.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> words = topic_words("Kites", ["kite"], [])
@@ -218,7 +218,7 @@ def _before_phrase(piece: Words, index: int) -> int:
 
 
 class OtherTopics:
-    """A finder of words that put a text on another topic than the requested one."""
+    """Finds words that put a text on a topic other than the requested one."""
 
     def __init__(self, topics: Mapping[str, TopicWords]) -> None:
         self._topics: dict[str, list[str]] = {}
@@ -254,7 +254,7 @@ def masked(words: Words, topic: TopicWords) -> str:
 
 
 def topic_problem(passage: Passage, topic: TopicWords) -> str:
-    """Say why a text is not on its topic.
+    """Return why a text is not on its topic.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> topic_problem(passage_of("The oven is hot."), topic_words("Sourdough bread", ["sourdough"], ["oven", "dough"]))
@@ -273,7 +273,7 @@ def _parts(word: str) -> list[str]:
 
 
 def _roots(word: str) -> tuple[str, ...]:
-    """Return a word and the base forms that it may be an inflection of; the first known base form decides.
+    """Return a word and the base forms that it may be an inflection of, in the order in which they are tried.
 
     >>> _roots("spelling")
     ('spelling', 'spell', 'spel')
@@ -291,7 +291,7 @@ def _roots(word: str) -> tuple[str, ...]:
 
 
 def _forms(root: str, *, is_verb: bool = False) -> Iterator[str]:
-    """Return the base form, its plurals, and the regular forms of a verb in -ed, -ing and -er."""
+    """Yield the base form, its plurals, and the regular forms of a verb in -ed, -ing and -er."""
     yield root
     yield root + "s"
     yield from _PLURALS.get(root, ())
@@ -314,7 +314,7 @@ _PLURALS: Final = {"mouse": ("mice",), "goose": ("geese",), "calf": ("calves",)}
 
 
 def _stems(root: str) -> Iterator[str]:
-    """Return the stems before -ed, -ing and -er: without a final e, with i for y, or with the last letter doubled."""
+    """Yield the stems before -ed, -ing and -er: without a final e, with i for y, or with the last letter doubled."""
     if root.endswith("e"):
         if not root.endswith("ee"):
             yield root[:-1]

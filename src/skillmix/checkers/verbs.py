@@ -50,7 +50,7 @@ def is_complete(pieces: tuple[Words, ...], text: str) -> bool:
     """Return whether a sentence has a main clause or needs none, as in "What a day!" and "The sooner, the better."."""
     if not pieces:
         return False
-    # As in "Oh, what a day!"
+    # A short first piece may be an interjection: "Oh, what a day!"
     first = pieces[1] if len(pieces) > 1 and len(pieces[0]) < 3 else pieces[0]
     if len(first) > 1 and first[1].lower != "to":
         opening = first[0].lower
@@ -64,7 +64,7 @@ def is_complete(pieces: tuple[Words, ...], text: str) -> bool:
         if (opening, first[1].lower) in _VERBLESS or compared == [True, True]:
             return True
     if "!" in text and len(pieces[-1]) == 1 and pieces[-1][0].lower in _SURE:
-        return True  # as in "Three, two, one, jump!"
+        return True  # the last piece is an order: "Three, two, one, jump!"
     return has_main_clause(pieces, "?" in text)
 
 
@@ -78,7 +78,7 @@ def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
             return True
         if number > 1 and _resumes(pieces[number - 2], pieces[number - 1], piece):
             return True
-        # As in "a bridge that, in its way, should be ..."
+        # The relative clause continues after an aside: "a bridge that, in its way, should be ..."
         if piece[-1].lower in _LISTS["relative"] and piece[-2:][0].lower not in _NOT_BEFORE_VERB:
             opened = 1
     return _is_short_order(pieces)
@@ -93,9 +93,9 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
             return False
     first, after = piece[0].lower, piece[1].lower if len(piece) > 1 else ""
     if first.endswith("ed") and after in ("by", "with", "in", "as"):
-        return False  # as in "a jar, an old one, filled with buttons"
+        return False  # a participle: "a jar, an old one, filled with buttons"
     if first.endswith("s") and _stem(first) not in _LISTS["common"] and after in PREPOSITIONS:
-        return False  # as in "a chair, a lamp, books without covers"
+        return False  # a plural noun: "a chair, a lamp, books without covers"
     return is_finite(subject + piece, len(subject))
 
 
@@ -127,18 +127,18 @@ def _opens(piece: Words, index: int, question: bool) -> bool:
     after = piece[index + 1].lower if index + 1 < len(piece) else ""
     has_start = any(one.lower == "from" for one in piece[max(index - 5, 0) : index])
     if word == "until" and (after in _LISTS["time"] or has_start):
-        return False  # as in "until noon", "from Monday morning until the last bell"
+        return False  # a preposition: "until noon", "from Monday morning until the last bell"
     if word not in _LISTS["relative"] and after.endswith("ing"):
-        return False  # as in "while waiting"
+        return False  # no subject follows: "while waiting"
     if index:
-        if word == "that" and piece[index - 1].lower in _LISTS["preposition"]:  # as in "in that house"
+        if word == "that" and piece[index - 1].lower in _LISTS["preposition"]:  # a determiner: "in that house"
             return False
-        return piece[index - 1].lower not in ("little", "a", "long", "like")  # as in "for a while", "a night like that"
-    return not question and not _points(piece) and word != "that"  # as in "That old clock"
+        return piece[index - 1].lower not in ("little", "a", "long", "like")  # a noun or pronoun: "for a while"
+    return not question and not _points(piece) and word != "that"  # a determiner: "That old clock"
 
 
 def _points(piece: Words) -> bool:
-    """Return whether a piece begins as in "That is", "That old clock", "Who would" or "If only"."""
+    """Return whether a piece begins like "That is", "That old clock", "Who would" or "If only"."""
     if len(piece) < 2:
         return False
     first, second = piece[0].lower, piece[1].lower
@@ -180,7 +180,7 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
         is_past = before not in _NOT_BEFORE_VERB or before == "them"
         if index:
             return is_past or _is_pointer(before, index) or _follows_relative(piece, index)
-        # As in "..., cried Tom", "..., decided that ..."
+        # At the start of a piece, the verb may precede its subject or object: "..., cried Tom", "..., decided that ..."
         if after in _LISTS["determiner"] or after in _LISTS["reflexive"] or after in ("when", "that", "to", "not"):
             return True
         return len(piece) > 1 and piece[1].text[0].isupper()
@@ -189,7 +189,7 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
             return True
         return _is_third_person(piece, index, before, after)
     if before in _LISTS["auxiliary"] or word == "like":
-        return before in ("some", "many", "most", "others") and index == 1  # as in "Some like the soup hot"
+        return before in ("some", "many", "most", "others") and index == 1  # a subject: "Some like the soup hot"
     if word in _SURE:
         return _is_plain_form(piece, index, before, after)
     return word in _RARELY and after in _OBJECTS and (index == 0 or before in _LISTS["opener"] or _is_plural(before))
@@ -224,8 +224,8 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
     if before in _NOT_BEFORE_VERB:
         return False
     if index > 1 and piece[0].lower in ("those", "these", "both"):
-        return True  # as in "Those who arrive late miss the soup"
-    # As in "Bakers work", "nine out of ten children in my class walk to school"
+        return True  # a plural subject: "Those who arrive late miss the soup"
+    # A plural subject: "Bakers work", "nine out of ten children in my class walk to school"
     several = before if after not in _AFTER_VERB else max((word.lower for word in piece[:index]), key=_is_plural)
     return _is_plural(several)
 
@@ -251,7 +251,7 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
             return False
         return after in _LISTS["determiner"] and _follows(piece, index, _LISTS["single"] | {"the"})
     if index == 0:
-        return stem not in _NOUN_TOO and (after in _LISTS["subject"] or after in _HEADS_A_NOUN)  # as in "..., says she"
+        return stem not in _NOUN_TOO and (after in _LISTS["subject"] or after in _HEADS_A_NOUN)  # "..., says she"
     # After a phrase such as "none of us" the verb is singular.
     if before in ("this", "that", "it") or (
         index > 1 and piece[index - 2].lower == "of" and piece[index - 1].lower in ("us", "them", "you", "it", "these")
@@ -272,12 +272,12 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
         # Two plural nouns do not form a compound; "makes plans" is a verb and its object.
         return index > 1 and (_stem(before) in _NOUN_TOO or _stem(before) not in _SURE)
     if before in PAST or (index == 1 and _stem(piece[1].lower) not in _LISTS["common"]):
-        return False  # as in "lent books", "Street markets"
+        return False  # a plural noun: "lent books", "Street markets"
     if index == 1:
         return not after or after in _LISTS["determiner"] or (piece[0].text[0].isupper() and after in _AFTER_VERB)
     goes_on = after not in ("of", "or", "and") or (after == "of" and _stem(piece[index].lower) in _LISTS["with of"])
     if is_number(after) or after in ("twice", "half") or any(word.lower == "who" for word in piece[:index]):
-        return True  # as in "..., creamy cheese costs twice as much", "the man who drove us home drives"
+        return True  # "..., creamy cheese costs twice as much", "the man who drove us home drives"
     return goes_on and (piece[index - 1].text[0].isupper() or _follows(piece, index, _ARTICLE))
 
 

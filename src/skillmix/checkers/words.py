@@ -20,7 +20,7 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def english(name: str) -> Any:
-    """Load a JSON file of data on English by name."""
+    """Load a JSON file of English word data by name."""
     return json.loads((files("skillmix.checkers") / "english" / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -88,13 +88,13 @@ def _may_lose(base: str, ending: str) -> bool:
 
 
 def main_words(words: Iterable[Word]) -> frozenset[str]:
-    """Return stems of the content words: no pronouns, articles, auxiliary verbs or other function words."""
+    """Return the stems of the content words, without pronouns, articles, auxiliary verbs and other function words."""
     return frozenset([meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
 
 
 _NO_MEANING: Final = frozenset({""})
 _LONGEST: Final = 64
-"""The number of letters that count in a word, which keeps the cache of stems small."""
+"""The number of letters to which words are truncated, which keeps the cache of stems small."""
 
 
 @lru_cache(maxsize=4096)

@@ -58,7 +58,7 @@ class Price:
         return not self.input and not self.output
 
     def of(self, input_tokens: float, output_tokens: float) -> float:
-        """Compute the cost of a number of tokens."""
+        """Compute the cost of input and output tokens in US dollars."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
     def worst(self, request: Request) -> float:
@@ -68,7 +68,7 @@ class Price:
         characters = len(request.decoding.extra or "")
         for text in (message.content for message in request.messages):
             characters += len(text)
-            if not text.isascii():  # other characters may take one token per byte
+            if not text.isascii():  # a character outside ASCII may take one token per byte
                 others = sum(not letter.isascii() for letter in text)
                 other_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text) + others
                 characters += _CHARACTERS_PER_TOKEN * other_bytes - others
@@ -166,7 +166,7 @@ def prices_as_yaml(prices: Mapping[str, Price]) -> str:
 
 
 PEAK: Final = 989e12
-"""The peak of dense bfloat16 operations per second on one H200."""
+"""The peak rate of one H200, in dense bfloat16 operations per second."""
 TRAINING: Final = (0.20, 0.55)
 GENERATION: Final = (0.06, 0.37)
 """Measured shares of one H200's peak (bench/README.md), for models below a billion weights and for larger ones."""
@@ -188,7 +188,7 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
-    """Estimate the GPU hours of a train step; an adapter takes fewer, because frozen weights need no gradients."""
+    """Estimate the GPU hours of a train step, fewer for an adapter, because frozen weights need no gradients."""
     return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 

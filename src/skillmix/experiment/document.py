@@ -44,14 +44,14 @@ Matrix = dict[Variable, Annotated[list[JsonValue], refused_if(_repeated)]]
 
 
 class Variant(Section):
-    """The values of a repeated step or student."""
+    """The values that distinguish one repetition of a step or student."""
 
     family: Name
-    """Its name in the experiment file."""
+    """The name of the step or student in the experiment file."""
     seed: int | None = None
-    """The training seed."""
+    """The training seed, if the repetition depends on it."""
     partition: str | None = None
-    """The partition."""
+    """The partition, if the repetition depends on it."""
     values: dict[str, JsonValue] = {}
     """The values of `matrix`, by name."""
 
@@ -102,7 +102,7 @@ def expanded(document: object) -> Expansion:
         ]
         for node, entry in nodes.items()
     }
-    for _ in nodes:  # as many rounds as the longest chain of references can need
+    for _ in nodes:  # enough rounds for the longest chain of references
         for node, others in named.items():
             depends[node].update(*(depends[other] for other in others if other in depends))
     branches = {
@@ -325,7 +325,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
                 faults.setdefault(_location(document, path, fault), fault_words(fault, keys=names))
         smaller = rest
         for fault, path in sorted(found, key=lambda pair: -len(pair[1])):
-            # Remove a list of plain values as a whole.
+            # A faulty value makes its whole list unusable; entries that are mappings are removed one by one.
             is_entry = bool(path) and isinstance(path[-1], int) and not isinstance(_value_at(rest, path), Mapping)
             whole = path[:-1] if is_entry else path
             taken.add(whole)
@@ -387,7 +387,7 @@ def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
 
 
 def _without(document: object, path: DocumentPath) -> object:
-    """Remove the value at a path; an empty step replaces a step, so that the others keep their numbers."""
+    """Remove the value at a path; a removed step leaves an empty one, so that later steps keep their numbers."""
     first, *rest = path
     if isinstance(document, Mapping):
         if rest and first in document:

@@ -56,7 +56,7 @@ _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYP
 
 KeyName = Annotated[
     str,
-    accepted_if(  # no message repeats the value, which may be a key pasted by mistake
+    accepted_if(  # the message omits the value, which may be a key pasted by mistake
         lambda key: _KEY_NAME.fullmatch(key) and not _NOT_A_MODELS_KEY.search(key),
         "this must be the name of an environment variable that holds the model's key: uppercase letters that end in "
         "_KEY, such as VLLM_KEY",
@@ -65,7 +65,7 @@ KeyName = Annotated[
 
 
 class AskedModel(Section):
-    """How to reach a model, and the parts of every request besides the prompts."""
+    """Settings for reaching a model, and for the parts of a request that are the same in all calls."""
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ("proxy", "system", "extra", "batch", "joined")
 
@@ -84,7 +84,7 @@ class AskedModel(Section):
     ] = {}
     """Additional fields of the request body, such as `reasoning_effort`. `seed: off` sends no seed."""
     batch: bool | str = False
-    """Send calls in the provider's batches, at half the price. A name such as `azure` selects the batch API."""
+    """Send calls in the provider's batches, usually at half the price. A name such as `azure` selects the batch API."""
     model: str
 
     @property
@@ -94,7 +94,7 @@ class AskedModel(Section):
 
     @property
     def access(self) -> Access:
-        """How to reach the model, and the key to send."""
+        """The network settings for the model, with the key to send."""
         return Access(self.key, self.insecure, self.proxy)
 
     @property
@@ -142,7 +142,7 @@ class StudentSettings(AskedModel):
     model: str
     """Model string, such as `openai:gpt-4o`."""
     prompts: str | None = None
-    """Prompt set (default: that of the experiment)."""
+    """Prompt set (default: the experiment's)."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 512
     """Maximum tokens per reply."""
@@ -158,7 +158,7 @@ class StudentSettings(AskedModel):
             lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
         ),
     ] = []
-    """Folders of the data sets that the student was fine-tuned on, or the `skillmix.json` files in them."""
+    """Folders of the data sets that the student was fine-tuned on, or the `skillmix.json` files in these folders."""
     lineage: str | None = None
     """Folder with the `skillmix.json` of the student's model, or the path of this file."""
     joined: bool = False
@@ -198,7 +198,7 @@ class GraderSettings(AskedModel):
     rounds: Positive | None = None
     """Independent gradings per text, an odd number (default: 3, or 1 for `rules:`)."""
     prompts: str = DEFAULT_VARIANT
-    """Grader prompt: NAME stands for grade-NAME.txt of the prompt set."""
+    """Grader prompt: NAME selects the file grade-NAME.txt of the prompt set."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 1024
     """Maximum tokens per reply."""
@@ -268,7 +268,7 @@ TrackerName = Literal["tensorboard", "wandb", "mlflow"]
 
 
 class AnswerSettings(Section):
-    """How a student's answer is extracted from its reply."""
+    """Settings for extracting a student's answer from its reply."""
 
     missing_marker: Literal["whole", "zero"] = "whole"
     """A reply without 'Answer:' is graded as a whole (`whole`), or earns no points (`zero`)."""
@@ -292,9 +292,9 @@ class Experiment(Section):
     exclude: SkillNames = []
     """Skills and exclude lists (`file:PATH`) that are never drawn."""
     format: FormatName | None = None
-    """Output format of all texts, which the point for length then requires."""
+    """Output format of all texts; only texts in this format earn the point for length."""
     rules: Literal["default", "paper"] = "default"
-    """Scoring rules: those of skillmix (`default`) or those of the paper (`paper`)."""
+    """Scoring rules: skillmix's (`default`) or the paper's (`paper`)."""
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
     """Models that generate texts, by name."""
@@ -304,16 +304,16 @@ class Experiment(Section):
     leakage: LeakageSettings = LeakageSettings()
     dataset: DataFilters = DataFilters()
     """Filters of all dataset steps; a step may override them."""
-    # Excluded from stored experiments and their hashes, because the place of a call does not affect its result.
+    # Excluded from stored experiments and their hashes, because results do not depend on which machine makes a call.
     workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
     track: list[TrackerName] = []
     """Trackers that receive training curves and scores."""
     seeds: Annotated[Seeds, Field(exclude=True)] = []
-    """Training seeds: repeats train steps, and the steps that use their models, for each seed."""
+    """Training seeds; train steps, and the steps that use their models, are repeated for each seed."""
     partitions: Annotated[Partitions, Field(exclude=True)] = []
-    """Partitions instead of `partition`: repeats the steps that depend on the partition for each of them."""
+    """Partitions instead of `partition`; the steps that depend on the partition are repeated for each one."""
     matrix: Annotated[Matrix, Field(exclude=True)] = {}
-    """Values by name: repeats steps and students with `{NAME}` in a setting for each value."""
+    """Lists of values by name; steps and students with `{NAME}` in a setting are repeated for each value."""
     variants: dict[Name, Variant] = {}
     """In a stored experiment, the values behind the suffix of each repeated step or student."""
     steps: list[AnyStep]
@@ -348,7 +348,7 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     `checks_outside` also checks catalogs, draws and prompt sets, which may have changed since an experiment was stored.
     """
     expansion = expanded(document)
-    for one in (expansion.first, expansion.whole):  # the first has the names of the file, so that faults can be located
+    for one in (expansion.first, expansion.whole):  # the first has the names of the file, so messages can locate faults
         experiment, form_faults, hint = checked(one, Experiment)
         faults = [*expansion.faults, *form_faults]
         if experiment is not None:
@@ -367,9 +367,9 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
 
 
 def _outside_faults(experiment: Experiment, *, has_others: bool) -> list[str]:
-    """Find unknown catalogs, partitions, groups, skills and prompt sets, and if there are faults, impossible draws.
+    """Find unknown catalogs, partitions, groups, skills and prompt sets, and in a faulty file also impossible draws.
 
-    In a file without other faults, the plan finds impossible draws, together with what is missing on this machine.
+    In a file without other faults, impossible draws are left to the plan, which also finds what this machine lacks.
     """
     faults: list[str] = []
     draws: list[tuple[str, Draw, int]] = []
@@ -408,7 +408,7 @@ def _outside_faults(experiment: Experiment, *, has_others: bool) -> list[str]:
             excluded = () if place.catalog else experiment.exclude
             cells = [cell for cell in place.undrawn_cells(experiment.steps) if cell.purpose == "evaluation" and cell.k]
             for cell in {(cell.setting, cell.k): cell for cell in cells}.values():
-                with suppress(UserError):  # the exclude list of the experiment has a fault
+                with suppress(UserError):  # the exclude list has a fault, which is reported elsewhere
                     side = catalog.pool(cell.setting, partition=split.name, exclude=(*excluded, *cell.exclude))
                     draw = Draw(side, cell.setting, cell.k, experiment.seed)
                     draws.append((f"steps.{place.name}", draw, cell.count or 0))

@@ -42,7 +42,7 @@ class PlannedCell(UndrawnCell):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a step draws from: a catalog, a partition, excluded skills and a seed."""
+    """The source of a step's draws: a catalog, a partition, excluded skills and a seed."""
 
     catalog: Catalog
     partition: Partition
@@ -50,13 +50,13 @@ class Place:
     seed: int
 
     def pool(self, setting: Setting, exclude: Iterable[str] = ()) -> Side:
-        """Return the skills and topics of a group."""
+        """Return the skills and topics of a group of the partition."""
         return self.catalog.pool(setting, partition=self.partition.name, exclude=(*self.exclude, *exclude))
 
     def training_draw(self, setting: Setting, k: int, exclude: Iterable[str] = ()) -> Draw:
         """Make a draw for training data, which avoids the evaluation draws of all groups.
 
-        Further groups of the partition get the train topics.
+        Groups other than train and held-out are drawn with the train topics.
         """
         side = self.pool(setting, exclude)
         if setting in self.partition.groups:
@@ -75,7 +75,7 @@ class Place:
 
 
 def place_of(drawing: DrawingStep | UndrawnCell | LabelParts, experiment: Experiment, catalog: Catalog) -> Place:
-    """Return the place of a step's or cell's draws, by default that of the experiment."""
+    """Return the source of a step's or cell's draws; the experiment's settings are the defaults."""
     own = catalog.member(drawing.catalog)
     is_elsewhere = drawing.catalog is not None
     partition = drawing.partition or (None if is_elsewhere else experiment.partition)
@@ -118,7 +118,7 @@ def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: 
         draw = Draw(side=place.pool(cell.setting, cell.exclude), setting=cell.setting, k=cell.k, seed=experiment.seed)
     draw = replace(draw, without=around.get(cell.source, frozenset()))
     reserved = experiment.reserved if cell.sets == "reserved" else None
-    # Without skills, there are as many combinations as topics.
+    # At k = 0, each topic is one combination, so there may be fewer than requested.
     count = cell.count if cell.count is None or cell.k else min(cell.count, draw.total)
     drawn = _drawn(draw, count, is_ladder=cell.is_ladder and cell.k > 0, reserved=reserved)
     return PlannedCell(**vars(cell), step=step.name, combinations=drawn)
@@ -170,7 +170,7 @@ def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
 
 
 def covers(experiment: Experiment, other: Experiment) -> bool:
-    """Whether an experiment plans all combinations and writers of another experiment."""
+    """Return whether an experiment plans all combinations and writers of another experiment."""
     rows = planned_rows(experiment)
     has_rows = all(
         any(count >= wanted and kind == wanted_kind for count, *kind in rows.get(key, ()))
@@ -199,7 +199,7 @@ Settings = StudentSettings | GraderSettings
 
 
 def settings_by_model(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> dict[str, Settings]:
-    """Return model settings by their names in tasks, `student:NAME` and `grader:NAME`, without code graders."""
+    """Return model settings by name in tasks, `student:NAME` or `grader:NAME`, without graders that are only code."""
     return {f"student:{name}": experiment.students[name] for name in students} | {
         f"grader:{name}": experiment.graders[name] for name in graders if experiment.graders[name].asked
     }

@@ -1,6 +1,6 @@
 """Settings of data sets: recipes (which choose texts by k, size and shares), filters, and rules against leakage.
 
-Draws are nested, so a larger set contains the smaller one.
+Texts are drawn so that a larger data set contains the smaller one.
 """
 
 import re
@@ -16,11 +16,11 @@ from skillmix.experiment.step_base import Section, Share
 from skillmix.hashing import digest
 
 ShownMode = Literal["refuse", "drop", "count"]
-"""What happens to a text that shows a reserved pair or two held-out skills: an error, exclusion or a count."""
+"""The treatment of texts that show a reserved pair or two held-out skills: an error, exclusion or a count."""
 
 
 RequestChoice = Literal["all", "one"]
-"""The skills that requests name: all, or one per text and "any skill" in place of the others."""
+"""The skills that a request names: all skills of its text, or one, with "any skill" in place of each other skill."""
 
 
 class LeakageSettings(Section):
@@ -40,9 +40,9 @@ class DataFilters(Section):
     """The texts with full marks that a data set excludes, and the share for validation."""
 
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
-    """Share of common 3-grams above which a text is a copy of an earlier one and is excluded; null keeps copies."""
+    """3-gram overlap (Jaccard) at or above which a text counts as a copy of an earlier text; null keeps copies."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
-    """Exclude or keep a text with the same words as an earlier one."""
+    """Exclude or keep a text with the same words as an earlier text."""
     example_copies: Literal["drop", "keep"] = "drop"
     """Exclude or keep a text that repeats an example of its prompt."""
     validation: Share = 0.05
@@ -58,7 +58,7 @@ class DataFilters(Section):
 def with_own_settings(document: dict[str, Any]) -> dict[str, Any]:
     """Complete the dataset steps of a document with the experiment's filters and leakage rules.
 
-    A step's catalog or partition is omitted if it equals that of the experiment.
+    A step's catalog or partition is omitted if it equals the experiment's.
     """
     section, leakage, steps = document.get("dataset"), document.get("leakage"), document.get("steps")
     try:
@@ -87,12 +87,12 @@ SkillPool = Literal["train", "all"]
 _NAMED: Final = re.compile(r"D\((?P<ks>[1-9]\d*(?:,[1-9]\d*)*)\)")
 ABLATION: Final = "ablation"
 ABLATION_SIZE: Final = 8000
-"""Texts in the ablation of arXiv 2409.19808, section 5: from D(1,2,3), with fewer of k = 2 and 3 than D(2) has."""
+"""The size of the ablation in arXiv 2409.19808, section 5: texts of D(1,2,3), fewer with k = 2 or 3 than in D(2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataRecipe:
-    """How a data set chooses its texts."""
+    """The rules by which a data set chooses its texts."""
 
     name: str
     ks: tuple[int, ...]

@@ -66,7 +66,7 @@ FilledList = Annotated[
 ]
 """A list with at least one value."""
 SkillNames = Annotated[list[str], AfterValidator(_with_files_read)]
-"""Skills and exclude lists. Each `file:PATH` is replaced by the skills in the file, so that draws depend on them."""
+"""Skills and exclude lists. Each `file:PATH` is replaced by the skills in the file, so draws depend on its content."""
 
 
 def _with_text_keys(value: object) -> object:
@@ -111,7 +111,7 @@ class Section(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Describe each key by the docstring below its field; reading them at every start would take longer."""
+        """Add the docstring below each field to the schema; reading docstrings at every start would take time."""
         schema = handler(core_schema)
         documented: dict[str, str | None] = {}
         for section in reversed([one for one in cls.__mro__ if one is not Section and issubclass(one, Section)]):
@@ -171,7 +171,7 @@ def setting_label(
 
 
 class LabelParts(NamedTuple):
-    """The parts of a setting's label."""
+    """The name, catalog and partition of a setting, parsed from its label."""
 
     setting: str
     catalog: str | None
@@ -228,9 +228,9 @@ class UndrawnCell:
     is_ladder: bool = False
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
-    """The purpose of the draw."""
+    """Whether the combinations are drawn for evaluation or for training data."""
     exclude: tuple[str, ...] = ()
-    """Skills and exclude lists that the step omits, besides those of the experiment."""
+    """Skills and exclude lists that the step omits, besides the experiment's."""
     catalog: str | None = None
     partition: str | None = None
 
@@ -302,13 +302,13 @@ class DrawingStep(Step):
     """A step that draws combinations, optionally from its own catalog and partition."""
 
     catalog: str | None = None
-    """Catalog to draw from (default: that of the experiment)."""
+    """Catalog to draw from (default: the experiment's)."""
     partition: str | None = None
-    """Partition to draw from (default: that of the experiment, or the default of the step's own catalog)."""
+    """Partition to draw from (default: the experiment's, or the default partition of the step's own catalog)."""
 
 
 def student_name(reference: str) -> str:
-    """Return the name of the student that a reference refers to; a train step gives its name to its model.
+    """Return the name of the student that a reference refers to; a trained model has the name of its train step.
 
     >>> student_name("step:m1"), student_name("base"), student_name("joined:step:m1")
     ('m1', 'base', 'm1-joined')

@@ -65,7 +65,10 @@ Raters = Annotated[
     dict[
         Annotated[Name, accepted_if(human_grader, "this is not a valid name of a person")],
         Annotated[
-            str, accepted_if(lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is not a valid rater")
+            str,
+            accepted_if(
+                lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is neither human nor scripted:rater?…"
+            ),
         ],
     ],
     accepted_if(bool, "there are no raters; give at least one name"),
@@ -86,7 +89,7 @@ class AnnotateStep(Step):
     width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
     """Width of the 95% interval for the agreement between a rater and a grader."""
     agreement: Share = 0.5
-    """Expected agreement, for `width`."""
+    """Expected agreement, used to compute the number of texts from `width`."""
     overlap: Share = 0.3
     """Share of the texts that all raters read."""
     seed: int = 0
@@ -126,7 +129,7 @@ class GradersStep(Step):
     truth: str | None = None
     """Reference labels: `people`, `rules` (code) or a grader's name (default: people, or else code)."""
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules (default: those of the experiment)."""
+    """Scoring rules (default: the experiment's)."""
 
 
 def people_faults(
@@ -183,13 +186,13 @@ class _CellsStep(DrawingStep):
     settings: FilledList[Setting] = ["all"]
     """Groups of the partition to draw from: `train`, `held-out`, `all` or another group."""
     k: FilledList[SkillCount]
-    """Numbers of skills; 0, for catalogs of probes, is the plain request."""
+    """Numbers of skills; 0 means the plain request (for catalogs of probes)."""
     combinations: Counts = 100
     """Combinations per setting and k: a number, `all`, or a mapping from k or setting to such values."""
     generations: Positive = 3
     """Texts per combination, of which the best counts."""
     exclude: SkillNames = []
-    """Skills and exclude lists that the step does not draw, besides those of the experiment."""
+    """Skills and exclude lists that the step does not draw, besides the experiment's."""
 
     @model_validator(mode="after")
     def _combinations_for_all(self) -> Self:
@@ -249,9 +252,9 @@ class EvaluateStep(_CellsStep):
     settings: FilledList[Setting] = ["train", "held-out", "all"]
     """Groups of the partition to draw from: `train`, `held-out`, `all` or another group."""
     k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
-    """Numbers of skills; 0, for catalogs of probes, is the plain request."""
+    """Numbers of skills; 0 means the plain request (for catalogs of probes)."""
     ladder: bool = False
-    """Build each combination by adding a skill to one of the next smaller k."""
+    """Build each combination of k skills by adding a skill to a combination of k - 1 skills."""
     sets: SetChoice = "all"
     """`reserved` draws only skill sets that `leakage.reserved` excludes from every data set."""
     stop_below: Share | None = None
@@ -311,9 +314,9 @@ class PerSkill(Section):
     """Limits on the texts of each skill, for each k."""
 
     floor: Annotated[int, Field(ge=0)] = 0
-    """Fewest texts per skill; skills with fewer are reported."""
+    """Minimum number of texts per skill; skills below it are reported."""
     ceiling: Positive | None = None
-    """Most texts per skill."""
+    """Maximum number of texts per skill."""
 
     @model_validator(mode="after")
     def _floor_below_ceiling(self) -> "PerSkill":
@@ -348,25 +351,25 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     target: Positive | dict[Positive, Positive] | None = None
     """Texts to keep for each k."""
     most: Positive | None = None
-    """Most conversations for each k (default: 100 per text of the target)."""
+    """Maximum number of conversations for each k (default: 100 per text of the target)."""
     least: Annotated[int, Field(ge=0)] | None = None
-    """Fewest texts of each k with which later steps may begin (default: the target)."""
+    """Number of texts of each k that is enough for later steps to begin (default: the target)."""
     exclude: SkillNames = []
-    """Skills and exclude lists that are never requested, besides those of the experiment."""
+    """Skills and exclude lists that are never requested, besides the experiment's."""
     generations: Positive = 1
     """Conversations per combination; once all combinations are used, another round begins."""
     per_skill: PerSkill = PerSkill()
-    """Fewest and most texts of each skill, for each k."""
+    """Minimum and maximum number of texts of each skill, for each k."""
     size: Positive | None = None
     """Texts in the data set (default: all); a larger set contains the smaller one."""
     shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}
     """Relative weight of each k in a data set with a `size` (default: texts are chosen regardless of k)."""
     prompts: str | None = None
-    """Prompt set of the rows (default: that of the experiment)."""
+    """Prompt set of the conversations (default: the experiment's)."""
     requests: RequestChoice = "all"
-    """`one`, for controls, requests one skill of each text, and "any skill" in place of the others."""
+    """`one`, for controls: each request names one skill of its text, and "any skill" in place of each other skill."""
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules that decide about full marks (default: those of the experiment)."""
+    """Scoring rules that determine which texts have full marks (default: the experiment's)."""
     leakage: LeakageSettings | None = None
     """Content to exclude from the data set; missing keys come from the experiment."""
     only_requested: bool = False
@@ -406,7 +409,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
         return plain_recipe(ks, size=self.size, skills=self.skills, shares=self.shares)
 
     def max_conversations(self, k: int) -> int:
-        """Return the most conversations for one k."""
+        """Return the maximum number of conversations for one k."""
         return self.most or _CONVERSATIONS_PER_TEXT * self.target_of(k)
 
     def target_of(self, k: int) -> int:
@@ -434,22 +437,22 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
 
 
 class Contrast(Section):
-    """A comparison planned in advance: a student minus another, or minus itself in another setting or at another k."""
+    """A planned comparison: a student's score minus another student's, or minus its own in another setting or k."""
 
     student: Name
     """A student, by its name in the file."""
     setting: Name
     k: Positive
     against: Name | None = None
-    """Student of the second side (default: the same)."""
+    """Student of the second side (default: `student`)."""
     against_setting: Name | None = None
-    """Setting of the second side (default: the same)."""
+    """Setting of the second side (default: `setting`)."""
     against_k: Positive | None = None
-    """k of the second side (default: the same)."""
+    """Number of skills on the second side (default: `k`)."""
     claim: str | None = None
-    """Conclusion that a gain would support, as the end of a sentence."""
+    """Conclusion that a gain would support, worded as the end of a sentence."""
     condition: str | None = None
-    """Caveat about the claim, as a sentence."""
+    """Caveat about the claim, worded as a sentence."""
 
     @model_validator(mode="after")
     def _has_two_sides(self) -> "Contrast":
@@ -474,7 +477,7 @@ class ReportStep(Step):
     stage: Literal["report"]
     reads_whole_run: ClassVar[bool] = True
     rules: Literal["default", "paper", "both"] | None = None
-    """Scoring rules (default: those of the experiment); `both` shows them side by side."""
+    """Scoring rules (default: the experiment's); `both` shows the scores by both side by side."""
     published: bool = False
     """Show the paper's published figures next to those of the run."""
     tokens: Annotated[float, Field(gt=0)] = 2e12

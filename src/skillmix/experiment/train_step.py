@@ -19,7 +19,7 @@ FloatType = Literal["float32", "bfloat16"]
 _BYTES: Final[dict[FloatType, int]] = {"float32": 4, "bfloat16": 2}
 
 WeightStorage = Literal["exact", "halves", "stochastic"]
-"""How an updated weight, which is computed in float32, is stored.
+"""The way in which an updated weight is stored after it is computed in float32.
 
 exact: unchanged. halves: the upper 16 bits in the model and the lower 16 bits in a separate tensor. stochastic: rounded
 up or down at random, without bias.
@@ -28,7 +28,7 @@ up or down at random, without bias.
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How trained weights and the optimizer's state are stored."""
+    """The number formats in which trained weights and the optimizer's state are stored."""
 
     name: str
     weights: FloatType
@@ -37,7 +37,7 @@ class Precision:
     """Format of both moments and of the accumulated gradients."""
     storage: WeightStorage
     auto_device: Literal["cpu", "cuda"]
-    """The device on which `precision: auto` may choose this precision; earlier rows take precedence."""
+    """The device on which `precision: auto` may choose this precision; earlier rows of `PRECISIONS` win."""
 
     @property
     def weight_bytes(self) -> int:
@@ -64,11 +64,11 @@ PRECISIONS: Final = {
     )
 }
 AUTO: Final = "auto"
-"""The precision that the device and its memory determine."""
+"""The precision that stands for the best choice for the device and its memory."""
 
 
 def weights_format(name: str) -> FloatType | None:
-    """Return the format of a model's weights in the precision of a train step; None for `auto`.
+    """Return the format in which a precision stores the model's weights; None for `auto`.
 
     >>> weights_format("bf16-master"), weights_format("auto")
     ('bfloat16', None)
@@ -111,7 +111,7 @@ class LoraSettings(Section):
 
 
 class ReplaySettings(Section):
-    """Plain text that is mixed in to reduce forgetting: loss = mean(answers) + gamma · mean(replay)."""
+    """Plain text mixed into the training data to reduce forgetting: loss = mean(answers) + gamma · mean(replay)."""
 
     sources: Annotated[list[str], Field(min_length=1)]
     """Text, JSON Lines and Parquet files, and folders of such files."""
@@ -122,7 +122,7 @@ class ReplaySettings(Section):
     gamma: NotNegative = DEFAULT_GAMMA
     """Weight of the loss of replayed text."""
     max_tokens: Positive | None = None
-    """Most tokens of a replayed text (default: as for a conversation)."""
+    """Maximum tokens of a replayed text (default: as for a conversation)."""
 
 
 class RecipeSettings(Section):
@@ -149,7 +149,7 @@ class RecipeSettings(Section):
     clip: AboveZero | None = None
     """Maximum norm of the gradient, above which it is scaled down."""
     max_tokens: Positive = 1024
-    """Most tokens of a conversation."""
+    """Maximum tokens of a conversation."""
     too_long: Literal["drop", "cut", "refuse"] = "drop"
     """Exclude longer conversations (`drop`), truncate them (`cut`), or fail (`refuse`)."""
     format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
@@ -157,7 +157,7 @@ class RecipeSettings(Section):
     lora: LoraSettings | None = None
     """Train a low-rank adapter instead of all weights."""
     replay: ReplaySettings | None = None
-    """Plain text to mix in to reduce forgetting."""
+    """Plain text to mix into the training data to reduce forgetting."""
     validation_share: Share = 0.0
     """Share of the conversations for validation, if the data has no validation file."""
     validate_every: Positive | None = None
@@ -171,7 +171,7 @@ class RecipeSettings(Section):
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile layers. On a GPU, `auto` compiles models of 1B weights or more, and others for 200 steps or more."""
     token_budget: Positive | None = None
-    """Most tokens of a micro-batch (default: as many as fit into memory)."""
+    """Maximum tokens of a micro-batch (default: as many as fit into memory)."""
     checkpoint_every: Positive = 500
     """Steps between the checkpoints from which interrupted training resumes."""
     reshard: bool = True
@@ -192,7 +192,7 @@ class TrainStep(RecipeSettings, _ModelAndData):
     """Fine-tune a model on data sets."""
 
     seed: int | None = None
-    """Seed of the data order and the adapter (default: that of the experiment)."""
+    """Seed of the data order and the adapter (default: the experiment's)."""
     ranks: Annotated[Positive | None, Field(exclude=True)] = None
     """Ignored; accepted because older files have this key. `torchrun` sets the number of processes."""
 
@@ -214,7 +214,7 @@ class TrainStep(RecipeSettings, _ModelAndData):
 
     def decisive(self) -> dict[str, Any]:
         """Return the settings that affect the trained model."""
-        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes lack it
+        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes lack this key
         return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY | unset}
 
     @property

@@ -1,7 +1,7 @@
 """Run a grader on the texts of a calibration set.
 
-The texts are imported into a run and graded like any run: replies are journaled before they are used, calls in the
-journal are not repeated, and the budget covers all invocations together.
+The texts are imported into a run and graded as in any other run: each reply is stored in the journal before it is used,
+stored calls are not repeated, and the budget applies to the total cost of all invocations.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _STEP: Final = "calibrate"
 
 @MODELS.keeping()
 def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibration:
-    """Make the missing calls of a calibration, and compute the grader's card from all its votes."""
+    """Make the missing calls of a calibration, and compute the grader's card from all of the grader's votes."""
     run = new_run(plan.run)
     document = imported_document(run, stage=_STEP, catalog=plan.catalog, prompts=plan.prompts)
     run.require_same_import(document)
@@ -69,9 +69,9 @@ def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[Call
 
 
 def _imported(known: CalibrationSet, journal: JournalWriter) -> list[tuple[KnownText, GenerateKey]]:
-    """Store missing texts in the journal as samples of their combinations.
+    """Store missing texts in the journal as samples of their combinations, and return all texts with their keys.
 
-    A text keeps its number if its position in the set changes, so that a set can grow without repeated calls.
+    A text keeps its sample number even if its position in the set changes, so no call is repeated when a set grows.
     """
     journal.add_combinations({text.combination.id: text.combination for text in known.texts}.values())
     numbers = _stored_numbers(journal)

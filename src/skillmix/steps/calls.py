@@ -1,4 +1,4 @@
-"""Steps that make calls: generate, grade and evaluate steps, and dataset steps."""
+"""The kinds of step that call models: generate, grade, evaluate and dataset steps."""
 
 import asyncio
 from collections import Counter
@@ -34,15 +34,15 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep,
 from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, of_calls, of_draws, of_files, of_settings
 
 _SAMPLED: Final = 50
-"""The combinations whose prompts are measured to estimate a dataset step."""
+"""The number of combinations for each k whose prompts are measured to estimate the cost of a dataset step."""
 CellsStep = GenerateStep | GradeStep | EvaluateStep
 
 
 class CallKind(StepKind[CellsStep]):
-    """Fill cells of the score table with calls. A grade step only counts texts that do not exist yet."""
+    """Make the calls that fill cells of the score table; a grade step only reports texts that are not written yet."""
 
     def check_students(self, step: CellsStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Reject students of another partition, and draws for which training data leaves too few combinations."""
+        """Reject students of another partition, and draws that have too few combinations outside the training data."""
         if isinstance(step, EvaluateStep):
             skipped_combinations(step, experiment, catalog, run)
             refuse_other_partitions(step, experiment, catalog)
@@ -59,7 +59,7 @@ class CallKind(StepKind[CellsStep]):
         return ((conversations, cell) for cell in drawn_cells(step, context))
 
     def estimates(self, step: CellsStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """Estimate the calls of each student and grader, excluding those that an earlier step makes."""
+        """Estimate the calls of each student and grader, excluding calls that an earlier step makes."""
         experiment, steps = basis.experiment, basis.experiment.steps
         place = steps.index(step)
         cells = [list(step_cells(one, experiment, basis.catalog)) for one in steps[: place + 1]]
@@ -81,7 +81,7 @@ class CallKind(StepKind[CellsStep]):
         return students + [one for n in step.grader_names for one in grader_estimates(label, [n], new(grader=n), basis)]
 
     def inputs(self, step: CellsStep, source: StepInputs) -> Inputs | None:
-        """Return the settings of the step and of graded steps, its models, and the combinations that draws skip."""
+        """Return the settings of the step, of its models and of the steps it grades, and the combinations it skips."""
         steps, skipped = source.experiment.steps, source.run.excluded
         cells = list(step.undrawn_cells(steps))
         students = [cell.student for cell in cells]
@@ -109,12 +109,12 @@ class CallKind(StepKind[CellsStep]):
         return f"{plural(made['calls'], 'call')} found"
 
     def run(self, step: CellsStep, context: StepContext, result: RunResult) -> bool:
-        """Make the missing calls, and report texts that do not exist yet."""
+        """Make the missing calls, and report texts that cannot be graded because they are not written yet."""
         counts = result.counts[step.name] = CallCounts()
         asyncio.run(_make_calls(step, context, counts))
         end_calls(step.name, counts, context)
         if counts.left_out:
-            say(f"{step.name}: {are(counts.left_out, 'text')} not graded because they are not written yet")
+            say(f"{step.name}: {are(counts.left_out, 'text')} not written yet, and so not graded")
         return counts.stopped is None
 
 
@@ -139,7 +139,7 @@ def _combinations_hash(step: Step, run: Run) -> str:
 
 
 def drawn_cells(step: Step, context: StepContext) -> Iterator[PlannedCell]:
-    """Draw the cells of a step without the training data of its students."""
+    """Draw the cells of a step, skipping the combinations that its students were trained on."""
     experiment, catalog = context.experiment, context.catalog
     return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.excluded))
 
@@ -154,14 +154,14 @@ def skipped_combinations(
 
 
 def drop_unusable_skips(run: Run) -> None:
-    """Remove stored skips that no longer apply, so that readers of the run can draw its cells."""
+    """Remove stored lists of skipped combinations that no longer apply, so that the cells of the run can be drawn."""
     stored = run.excluded
     for step in stored.keys() - usable_around(run.experiment, run.catalog, stored).keys():
         run.exclude(step, frozenset())
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
-    """Make an evaluation skip the training data of all its students, which share the draw."""
+    """Make an evaluation skip the training data of all its students, because they share one draw."""
     skipped = skipped_combinations(step, context.experiment, context.catalog, context.run)
     before = context.run.excluded.get(step.name, frozenset())
     if skipped.keys() == before:
@@ -174,7 +174,7 @@ def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext
 def counts_line(step: str, counts: CallCounts) -> str:
     """Describe the calls of a step."""
     return (
-        f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} tried again, "
+        f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} retried, "
         f"{plural(counts.tokens, 'token')}, {counts.cost_usd:.2f} US dollars"
     )
 
@@ -211,7 +211,7 @@ class DatasetKind(StepKind[DatasetStep]):
     """Let a model generate texts until enough have full marks, or join earlier data sets."""
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Raise an error if an evaluation's file is missing, or if another folder is in place of the data set."""
+        """Reject missing files, unknown excluded names, unusable prompts, and an unrelated folder at its path."""
         from skillmix.datasets.build import DATASET
 
         require_replaceable(run.step(step.name) / "dataset", DATASET)
@@ -233,7 +233,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return [(conversations, cell) for cell in writing.first_cells()]
 
     def estimates(self, step: DatasetStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """Estimate the fewest conversations that can reach the targets, and the most that the step may begin."""
+        """Estimate the calls of the fewest conversations that can reach the targets, and of the most allowed."""
         place = place_of(step, basis.experiment, basis.catalog)
         found: list[CallEstimate] = []
         for bound, conversations_of_k in (("at least", step.target_of), ("at most", step.max_conversations)):
@@ -251,7 +251,7 @@ class DatasetKind(StepKind[DatasetStep]):
     def inputs(self, step: DatasetStep, source: StepInputs) -> Inputs | None:
         """Return the step's settings, its models, the data sets that it joins, and the excluded content.
 
-        The experiment's evaluations do not count, because they skip the combinations of an existing data set.
+        The experiment's evaluations are not among them, because they skip the combinations of an existing data set.
         """
         leakage = step.leakage or source.experiment.leakage
         found = of_settings(step, without={"leakage"}) | of_draws(source)
@@ -267,7 +267,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return {"calls": counts.called + counts.found, "dataset": result.datasets[step.name].record()}
 
     def take(self, step: DatasetStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Add the data set to the result if its conversations still match the record."""
+        """Add the recorded data set to the result if its files still contain the recorded conversations."""
         from skillmix.datasets.build import recorded_dataset
 
         dataset = recorded_dataset(run.step(step.name) / "dataset", made["dataset"])
@@ -292,7 +292,7 @@ class DatasetKind(StepKind[DatasetStep]):
         say(f"{step.name}: {plural(dataset.texts, 'conversation')} in {dataset.folder}")
         for y in dataset.yields:
             if y.taken < y.target:
-                consequence = "enough for later steps" if y.is_enough else "later steps wait for the others"
+                consequence = "enough for later steps" if y.is_enough else "later steps wait until there are enough"
                 say(
                     f"{step.name}: only {y.taken} of {plural(y.target, 'text')} of k = {y.k} after "
                     f"{plural(y.written, 'conversation')} ({y.full_marks} with full marks); {consequence}"

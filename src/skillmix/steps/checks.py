@@ -1,4 +1,4 @@
-"""Checks before a run is changed, so that a rejected experiment leaves the run as it was."""
+"""Checks that precede any change of a run, so that a rejected experiment leaves the run unchanged."""
 
 import asyncio
 from collections import deque
@@ -78,7 +78,7 @@ Checks = Iterator[Callable[[], object]]
 
 
 def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Check an experiment by its files, catalogs, prompts and checkpoints, without its journal and without calls.
+    """Check an experiment's files, catalogs, prompts and checkpoints, without reading its journal or making calls.
 
     The prompts and draws of all steps are checked, because every reader of the run needs them.
     """
@@ -173,7 +173,7 @@ def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run) -> Checks:
     """Check that steps can call or train the checkpoints on this machine.
 
-    A model that a step will train is checked by its base, except for the chat template, which training adds.
+    For a model that a step has yet to train, the base is checked, except for the chat template, which training adds.
     """
     checks: dict[tuple[str, bool, int, str], Callable[[], object]] = {}
     for step in steps:
@@ -216,7 +216,7 @@ def _require_asking(settings: Settings, *, needs_template: bool) -> None:
             hint="Set a smaller max_tokens, or choose another model.",
         )
     if checkpoint is not None and needs_template and lacks_chat_template(checkpoint.tokenizer):
-        hint = "Choose an instruction-tuned model, or train one in a step with format:."
+        hint = "Choose an instruction-tuned model, or train one in a step that sets format."
         raise UserError(f"The tokenizer of {asked} has no chat template.", hint=hint)
     if checkpoint is not None:
         require_rendering(settings)
@@ -292,7 +292,7 @@ def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
 
 
 def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
-    """Reject code graders if any skill of a setting has no checker, whether it is drawn or not."""
+    """Reject graders by code if any skill of a setting has no checker, even if no combination contains this skill."""
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
@@ -335,7 +335,7 @@ def require_access(settings: Settings) -> None:
     spec = parse_spec(str(settings.asked))
     provider = provider_of(spec)
     if not provider.is_listed:
-        open_model(spec)  # an error, because only an import has such models
+        open_model(spec)  # raises an error, because only imported runs have such models
     if provider.has_checkpoint and not would_download(spec):
         checkpoint_of(spec, fetches=False)
     elif provider.is_served:
@@ -351,7 +351,7 @@ def would_download(spec: ModelSpec) -> bool:
 
 
 _LONGEST_PROBE: Final = 8.0
-"""Seconds."""
+"""The timeout of a probe in seconds."""
 
 
 class _Probed(Protocol):
@@ -359,7 +359,7 @@ class _Probed(Protocol):
 
 
 async def _probe(name: str, model: _Probed) -> UserError | None:
-    """Probe a model with a short timeout, because a silent server would block for the timeout of a call."""
+    """Probe a model with a short timeout, because a server that does not respond would block for that of a call."""
     try:
         problem = await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
     except TimeoutError:
@@ -375,7 +375,7 @@ async def _probe(name: str, model: _Probed) -> UserError | None:
 
 
 def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
-    """Return the price of each model by its task name, None if unknown; a limit in dollars requires all prices."""
+    """Map models to prices (None if unknown), and reject a limit in dollars that needs an unknown price."""
     settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
     trained = {f"student:{name}": Price(0.0, 0.0) for name in made_students(experiment)}
     known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}
@@ -385,6 +385,6 @@ def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[st
         raise UserError(
             f"budget.max_usd cannot be enforced: the price of {', '.join(unknown)} is unknown.",
             hint=f"Add --prices FILE with a line such as {spec.provider}:{spec.name}: {{input: 2.5, output: 10.0}}, in "
-            "US dollars per million tokens (`skillmix prices` can write it), or limit the run by max_calls instead.",
+            "US dollars per million tokens (`skillmix prices` can write the file), or limit the run by max_calls.",
         )
     return {**trained, **known}

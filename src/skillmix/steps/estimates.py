@@ -54,7 +54,7 @@ _TEXT_PER_SKILL: Final = 70
 _GRADING_PER_CRITERION: Final = 250
 
 _MOST_JOURNALS: Final = 20
-"""The most journals of other runs to read, latest first, so that an estimate does not take minutes."""
+"""The maximum number of other runs' journals to read, latest first; with more, an estimate could take minutes."""
 _AVERAGES: Final = (
     "SELECT stage, coalesce(grader, student), model, decoding, json_array_length(skills), count(*), sum(input_tokens), "
     "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM call JOIN combination ON combination.id = call.combination "
@@ -66,23 +66,23 @@ Role = Literal["student", "writer", "grader", "re-grader", "training"]
 
 
 class ModelCalls(NamedTuple):
-    """The calls of one student or grader, as a journal stores them."""
+    """The fields that identify the calls of one student or grader in a journal."""
 
     stage: Literal["generate", "grade"]
     name: str
-    """The student or the grader."""
+    """The name of the student or grader."""
     model: str | None
     """None for the model of a train step, whose name differs between runs."""
     extra: str | None
 
     def includes(self, stored: "ModelCalls") -> bool:
-        """Return whether stored calls went to the same model with the same additional fields."""
+        """Return whether stored calls went to the same model with the same extra request fields."""
         is_same = (stored.stage, stored.extra) == (self.stage, self.extra)
         return is_same and self.model in (None, stored.model)
 
 
 class _Group(NamedTuple):
-    """Past calls with the same name, model, sampling and k."""
+    """The number and tokens of past calls with the same name, model, sampling and k."""
 
     of: ModelCalls
     k: int
@@ -104,7 +104,7 @@ class Averages(NamedTuple):
 
 
 class PastCalls:
-    """The calls of a run and of other runs in the same folder, except in unreadable journals."""
+    """The past calls of a run, and of the other runs in its parent folder whose journals are readable."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -112,7 +112,8 @@ class PastCalls:
     def averages(self, wanted: ModelCalls, k: int, *, other_runs: bool) -> Averages | None:
         """Average over past calls with the nearest k, because prompts and replies grow with k; None without such calls.
 
-        Calls with the same name take precedence over other calls of the model, and those over `other_runs`.
+        Calls with the same name take precedence over other calls of the model. Other runs are used only if this run has
+        neither, and if `other_runs` is set.
         """
         source, alike = "this run", [group for group in self._own if wanted.includes(group.of)]
         named = [group for group in alike if group.of.name == wanted.name]
@@ -146,7 +147,7 @@ class PastCalls:
 
 def _groups(files: Iterable[Path]) -> Iterator[_Group]:
     for file in files:
-        # Ignore faults, because a run reports those in its own journal.
+        # Ignore unreadable journals; a command that uses such a run reports the fault.
         with suppress(UserError, OSError, ValueError, TypeError, AttributeError), JournalReader(file) as journal:
             for stage, name, model, decoding, *numbers in journal.rows(_AVERAGES):
                 extra = extra_json(json.loads(decoding).get("extra", {}))
@@ -183,7 +184,7 @@ class CallEstimate:
     gpu_hours: float | None = 0.0
     """None if the size of the model is unknown."""
     is_lower_bound: bool = False
-    """Whether the numbers are the smallest that suffice, which sums exclude."""
+    """Whether the numbers are lower bounds, which sums exclude."""
     role: Role = "student"
     expected: Expected | None = None
     """None for a train step, which makes no calls."""
@@ -206,12 +207,12 @@ class EstimateBasis:
     prices: dict[str, Price]
     past: PastCalls
     longest_text: int | None = None
-    """Tokens of the longest text to grade; None if students write the texts, up to their limits."""
+    """Tokens of the longest text to grade; None if students write the texts, whose length `max_tokens` then limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatedStep:
-    """A step, with the kind of bound if it has two, and the role of a model in it."""
+    """The labels of an estimate: the step, with the kind of bound if it has two, and the role of the model."""
 
     step: str
     role: Role
@@ -224,7 +225,7 @@ Counted = Sequence[tuple[Combination, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """The calls and tokens of a row or part of a row."""
+    """The calls and tokens of an estimate, or of a part of it."""
 
     calls: float = 0
     input: float = 0
@@ -270,7 +271,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
 def grader_estimates(
     label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
 ) -> list[CallEstimate]:
-    """Estimate the calls of each model grader: one per vote is expected, and at most `attempts` per vote."""
+    """Estimate the calls of each grader that is a model: one per vote as expected, `attempts` per vote at most."""
     experiment = basis.experiment
     prompts = load_prompts(experiment.prompts, experiment.format)
     longest_text = basis.longest_text
@@ -308,9 +309,9 @@ def _estimate(
     price: Price | None,
     basis: EstimateBasis,
 ) -> CallEstimate:
-    """Make a row that expects, for each k, the tokens of the model's past calls, or else typical tokens.
+    """Make an estimate whose expectation uses, for each k, the model's past calls, or typical lengths if it has none.
 
-    For a free model, other runs are not read, because that takes time.
+    For a free model, other runs are not read, because reading them takes time.
     """
     at_most = expected = _Tokens()
     usual_of: dict[int, _Tokens] = {}
@@ -353,7 +354,7 @@ def _estimate(
 def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
     """Format a row for each model of each step, and a row of sums; a sum is unknown if any summand is.
 
-    Unless wide, the table fits into a terminal: it has fewer columns, and long model strings are shortened.
+    If `wide` is false, the table fits a terminal: it has fewer columns, and long model strings are shortened.
     """
     rows: list[list[str]] = []
     counted: list[list[float | None]] = []
@@ -393,11 +394,12 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
         )
     if any(e.expected and e.expected.basis == TYPICAL and e.price and e.price.output for e in estimates):
         notes.append(
-            f"Expected from {TYPICAL}: those of GPT-4 in the sample records of the original code, by the number of "
-            "skills. A model that reasons first uses more tokens; a small run gives its own averages."
+            f"Expected from {TYPICAL}: lengths of GPT-4's replies in the sample records of the original code, scaled "
+            "by the number of skills. A model that reasons first uses more tokens; after a small run, the estimate "
+            "uses the averages of the model."
         )
     if any(estimate.is_lower_bound for estimate in estimates):
-        notes.append("A data set ends at its target, so its expected cost is between those of its two bounds.")
+        notes.append("A dataset step stops at its target, so its expected cost is between the costs of its two rows.")
     by_model: dict[str, list[CallEstimate]] = {}
     prices: dict[str, Price] = {}
     for one in estimates:
@@ -416,13 +418,13 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
     for model, price in sorted(prices.items()):
         noted = f"noted on {price.noted}" if price.noted else "without a date in the price file"
         source = f"; {price.source}" if price.source else ""
-        per_million = f"{price.input:g} and {price.output:g} US dollars per million tokens in and out"
+        per_million = f"{price.input:g} and {price.output:g} US dollars per million input and output tokens"
         notes.append(f"Price of {model}: {per_million} ({noted}{source}).")
     return notes
 
 
 def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[float, float]:
-    """Sum the costs of a model in batches and with direct calls."""
+    """Return the total cost of a model's calls if all were sent in batches, and if all were direct calls."""
     in_batches = direct = 0.0
     for one, cost in costs:
         share = one.batch_share or 1.0
@@ -464,7 +466,7 @@ def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
 
 
 def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None:
-    """Return the price of a model's calls, which may be in batches; None if unknown."""
+    """Return the price of a model's calls, at the batch rate if they are sent in batches; None if unknown."""
     spec = parse_spec(str(settings.asked))
     price = price_of(spec, prices)
     dialect = dialect_of(spec, settings.batch) if settings.batch else None

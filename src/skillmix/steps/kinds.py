@@ -1,7 +1,8 @@
-"""Steps without calls, and the table of all kinds of step.
+"""The kinds of step that make no calls, and the table of all kinds of step.
 
-A train step writes a checkpoint into its folder in the run. Steps that read a whole run come last: annotation by people
-(annotate), which does not wait for answers but reports missing ones, grader cards (graders), and reports (report).
+A train step writes a checkpoint into its folder in the run. Steps that read a whole run come last: annotate steps, in
+which people grade texts and which report missing answers instead of waiting for them, graders steps, which write grader
+cards, and report steps.
 """
 
 import json
@@ -58,7 +59,7 @@ class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Raise an error for missing weights, data or replay texts, or a folder with another model or training run."""
+        """Reject missing weights, data or replay texts, and a folder that contains another model or training run."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
@@ -156,7 +157,7 @@ def _begun(step: TrainStep, run: Run) -> Inputs:
 
 
 def _differences(stored: Inputs, now: Inputs) -> list[str]:
-    """Return the names of inputs that differ as JSON, which has no tuples."""
+    """Return the names of inputs that differ, after converting tuples to lists as JSON does."""
     plain = json.loads(json.dumps(now))
     return [name for name in plain if name in stored and stored[name] != plain[name]]
 
@@ -200,7 +201,7 @@ def train_step(
 
 
 def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
-    """Reject a base whose answers cannot be masked or whose layers cannot be trained, without reading its weights.
+    """Reject a base whose chat template allows no loss mask or whose layers cannot be trained; read no weights.
 
     Nothing is checked if the model exists, or if the weights or a package are missing on this machine.
     """
@@ -223,7 +224,7 @@ def _begin(job: Job, run: Run) -> None:
     inputs = {**_of_job(job), _REPLAY: state_of(sources) if sources else []}
     changed = _differences(_begun(job.step, run), inputs)
     if changed == [_REPLAY]:
-        hint = "Restore these files, or remove the folder to train again."
+        hint = "Restore the original files, or remove the folder to train again."
         raise UserError(f"The training run in {job.folder} started with other replay files.", hint=hint)
     if changed:
         raise _was_other(job.folder, changed)
@@ -234,7 +235,7 @@ def _begin(job: Job, run: Run) -> None:
 def of_run(run: Run, *, with_people: bool = True) -> Inputs | None:
     """Return the inputs of scores, cards and reports; None for an import, or if a part cannot be read.
 
-    The numbers of rows identify the calls, because a row changes only after another attempt.
+    The numbers of calls and attempts suffice to detect changed calls, because a call changes only with a new attempt.
     """
     if run.is_imported:
         return None
@@ -269,7 +270,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
     """Choose texts for people, count their answers, and let simulated raters answer."""
 
     def check(self, step: AnnotateStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Raise an error if a rater's name belongs to another rater, or if a file is in place of the step's folder."""
+        """Raise an error if a rater's name belongs to another rater, or if the path of the step's folder is a file."""
         for rater in step.raters:
             require_same_rater(run.people, rater, step.simulated.get(rater, PERSON))
         folder = run.step(step.name)
@@ -277,7 +278,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
             raise UserError(f"{folder} is a file.", hint="Move it; the step needs a folder there.")
 
     def inputs(self, step: AnnotateStep, source: StepInputs) -> Inputs | None:
-        """Return the step's settings, and the contents of the run without the answers of people."""
+        """Return the step's settings, and the contents of the run except people's answers."""
         state = of_run(source.run, with_people=False)
         return None if state is None else of_settings(step) | {"the texts of the run": state}
 
@@ -319,7 +320,7 @@ def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
         if one.left:
             command = ["skillmix", "annotate", name, "--step", step.name, "--rater", one.rater]
             file = run.step(step.name) / f"{one.rater}.csv"
-            left = f"{one.rater} has {plural(one.left, 'text')} left of {one.texts}"
+            left = f"{one.rater} has {one.left} of {plural(one.texts, 'text')} left"
             file.parent.mkdir(parents=True, exist_ok=True)
             if write_spreadsheet(task, one.rater, file):
                 missing.append(f"{left}: {join(command)} serves the page; or fill {file} and import it")
@@ -330,7 +331,7 @@ def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
 
 
 class GradersKind(StepKind[GradersStep]):
-    """Write the cards of all graders, as JSON and as text, into the folder of the step."""
+    """Write the cards of all graders, as JSON and as text, into the step's folder."""
 
     def check(self, step: GradersStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Raise an error if the step's folder contains other files."""
@@ -355,7 +356,7 @@ class GradersKind(StepKind[GradersStep]):
 
 
 def _write_cards(step: GradersStep, run: Run) -> str | None:
-    """Write the cards of a run into the folder of the step, or describe what is missing."""
+    """Write the cards of a run into the step's folder, or describe what is missing."""
     from skillmix.scores import grader_cards as texts
     from skillmix.scores.grader_cards import run_cards
 
@@ -385,7 +386,7 @@ class ReportKind(StepKind[ReportStep]):
     """Write tables, figures and pages about all earlier steps."""
 
     def check(self, step: ReportStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Raise an error if another folder is in place of the report, or if a run is missing."""
+        """Raise an error if an unrelated folder is at the report's path, or if one of the other runs is missing."""
         from skillmix.report.records import REPORT
 
         require_replaceable(run.path / "report", REPORT)
@@ -425,9 +426,9 @@ _KINDS: Final[Mapping[str, StepKind[Any]]] = {
     "graders": GradersKind(),
     "report": ReportKind(),
 }
-"""The kinds of step by `stage`."""
+"""The operations for each kind of step, by the step's `stage`."""
 
 
 def kind_of(step: Step) -> StepKind[Any]:
-    """Return the kind of a step."""
+    """Return the checks, estimates and execution that apply to a step."""
     return _KINDS[step.stage]

@@ -59,7 +59,7 @@ from skillmix.training.job import is_first_rank
 
 
 def _finished(step: Step, source: StepInputs, result: RunResult) -> tuple[str | None, list[str]]:
-    """Describe the output of a finished step, or return None and the inputs that have changed."""
+    """Return a description of a finished step's output, or None and the names of the inputs that have changed."""
     kind, record = kind_of(step), source.run.finished(step.name)
     inputs = None if record is None else kind.inputs(step, source)
     if record is None or inputs is None:
@@ -77,7 +77,7 @@ def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) 
 
 
 def inputs_of(context: StepContext) -> StepInputs:
-    """Return the sources of step inputs, including the models that train steps have produced so far."""
+    """Return the sources of step inputs, with a student for each model that train steps have produced so far."""
     return StepInputs(with_trained(context.experiment, context.run), context.catalog, context.run)
 
 
@@ -126,7 +126,7 @@ def run_checked(
     on_ray: bool = False,
     batches: BatchWishes = USUAL,
 ) -> RunResult:
-    """Run the steps of a checked experiment."""
+    """Run the steps of an experiment whose file has been validated."""
     started = time.monotonic()
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     run = new_run(experiment.name)
@@ -172,7 +172,7 @@ def run_checked(
             except asyncio.CancelledError:
                 raise Interrupted(signal_of(result.stopped) or SIGINT) from None
             finally:
-                if (run.path / RUN_FILE).exists():  # the user may have deleted it in the meantime
+                if (run.path / RUN_FILE).exists():  # the user may have deleted the run in the meantime
                     _note_invocation(run, catalog, result)
             if signal_of(result.stopped) is None:
                 _run_steps([step for step in steps if step.reads_whole_run], context, result)
@@ -254,7 +254,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
 def train_steps(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, prices: Path | None = None
 ) -> list[Trained]:
-    """Run the train steps of an experiment file, also as one of several ranks under torchrun."""
+    """Run the train steps of an experiment file; under torchrun, this process is one of several ranks."""
     result = run_experiment(path, prices=prices, changes=changes, wanted=StepFilter("train", only))
     return list(result.trained.values())
 

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "batch"}
 _SHOWN_OTHERWISE: Final = {"model", "prompts", "rounds", "tuned_from", "trained_on", "lineage"}
-"""Model settings that are recorded in another form."""
+"""Model settings that `of_calls` records in another form."""
 Inputs = dict[str, Any]
-"""The dependencies of a step's result: settings and content hashes by their names in messages."""
+"""The inputs of a step: settings and content hashes that its result depends on, by their names in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """The sources of step inputs."""
+    """The experiment, catalog and run from which the inputs of a step are computed."""
 
     experiment: Experiment
     """The experiment, with a student for every train step that has saved its model."""
@@ -68,9 +68,9 @@ def of_settings(step: Step, *, without: Iterable[str] = ()) -> Inputs:
 
 
 def of_draws(inputs: StepInputs) -> Inputs:
-    """Return the dependencies of all draws, and the code that grades texts."""
+    """Return the inputs that every draw depends on, and the version of the code that parses and grades texts."""
     experiment, catalog = inputs.experiment, inputs.catalog
-    return {  # stored runs have these names
+    return {  # stored runs contain these names, so they cannot change
         "the seed": experiment.seed,
         "the catalogue": catalog.content_hash(),
         **{f"the catalogue {name}": member.content_hash() for name, member in catalog.members.items() if name},
@@ -83,7 +83,7 @@ def of_draws(inputs: StepInputs) -> Inputs:
 
 
 def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Inputs:
-    """Return the dependencies of students' and graders' calls, except for draws, and the rules for replies."""
+    """Return the inputs that the calls of students and graders depend on, besides draws, and the rules for replies."""
     experiment = inputs.experiment
     found: Inputs = {
         "the prompt set": inputs.prompts(None),
@@ -223,12 +223,12 @@ class RunResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether all calls, texts and answers of people exist."""
         return self.has_all_texts and not self.waiting
 
     @property
     def has_all_texts(self) -> bool:
-        """Whether all calls and texts of the steps exist."""
+        """Whether every call of the steps succeeded and no text is missing."""
         is_short = any(counts.left_out for counts in self.counts.values())
         is_short |= any(dataset.short for dataset in self.datasets.values())
         return not (self.failed or self.stopped or is_short)
@@ -238,13 +238,13 @@ class StepKind(ABC, Generic[StepT]):
     """The checks, estimates and execution of steps of one kind. A subclass overrides the methods that apply to it."""
 
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find faults before the run is changed: missing files, and folders that the step must not replace.
+        """Raise an error, before the run is changed, for missing files and for folders that the step must not replace.
 
         Every kind that writes files outside `run.sqlite` needs this check; `ReportKind` is a short example.
         """
 
     def check_students(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find students that the step must not call."""
+        """Raise an error if the step must not call one of its students."""
 
     def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """Return the cells whose first conversations are compared with the journal before the first call."""
@@ -255,7 +255,7 @@ class StepKind(ABC, Generic[StepT]):
         return []
 
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work | None:
-        """Return the step's work for the progress bar; None if the step takes no time."""
+        """Return the step's work for the progress bar; None if there is nothing to show."""
         if step.reads_whole_run:
             return Work(step.name, step.stage, total=1)  # its progress is not measured
         makes_calls = step.student_names or step.grader_names
@@ -264,7 +264,7 @@ class StepKind(ABC, Generic[StepT]):
     def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
         """Return all dependencies of the step's output; None for a step that is never skipped.
 
-        The version of skillmix and the paths and times of files do not count.
+        The version of skillmix, and the paths and times of files, are not among them.
         """
         return None
 

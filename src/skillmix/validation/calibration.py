@@ -49,11 +49,11 @@ class CalibrationPlan:
 
     known: CalibrationSet
     whole_size: int
-    """The number of texts in the set, of which `known` may contain only a part."""
+    """The number of texts in the whole set; `known` may contain only some of them."""
     catalog: Catalog
     prompts: PromptSet
     experiment: Experiment
-    """Contains the grader and the budget, but no steps."""
+    """An experiment with the grader and the budget, but without steps."""
     grader: str
     run: str
 
@@ -138,7 +138,7 @@ class MeasuredText:
     wrong: tuple[WrongPoint, ...]
 
     def as_item(self, run: str, grader: str) -> TextUnderGraders:
-        """Convert the text for a grader card; the length counts as met for both grader and label.
+        """Convert the text for a grader card, where grader and label both give the point for length.
 
         A point without a label is omitted. A card would otherwise treat the unlabeled decisions as the population from
         which the labeled decisions are sampled, but the labels of a calibration are not a sample.
@@ -338,7 +338,7 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
         card = grader_card(items, plan.grader, LABELS, GraderFacts(plan.settings.model, calls.cost_usd, len(chosen)))
         if all(None not in text.known.labels for text in chosen):
             return card
-        # If a label is missing, full marks can only be known to be denied, so their rates would be biased.
+        # If a label is missing, full marks can be ruled out but not confirmed, so their rates would be biased.
         return replace(card, by_kind=tuple(row for row in card.by_kind if row.criterion in CRITERIA))
 
     undisputed = [text for text in texts if not text.known.is_disputed]
@@ -401,7 +401,7 @@ def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
         ("rounds", whole(settings.votes)),
         ("sampling", f"temperature {settings.temperature:g}, at most {whole(settings.max_tokens)} tokens"),
         ("calls", whole(facts.calls)),
-        ("unreadable replies", counted(facts.unreadable)),
+        ("unparseable replies", counted(facts.unreadable)),
         ("calls without a reply", counted(facts.without_reply)),
         ("flips between rounds", share_with_interval(*calibration.card.stability.flips)),
         ("US dollars", dollars(facts.cost_usd)),

@@ -91,10 +91,10 @@ class CalibrationSet:
 BIGBENCH: Final = "bigbench:"
 _TASKS: Final = "benchmark_tasks"
 _LARGEST_TASK: Final = 64 * 2**20
-"""In bytes; the largest task in the table has 0.9 MB."""
+"""The maximum size of a task in bytes; the largest task in the table has 0.9 MB."""
 _LARGEST_ARCHIVE: Final = 16 * 2**30
-"""In bytes, after unpacking; archives are unpacked as a stream."""
-_GET: Final = "Get it with `pip download bigbench --no-deps --no-binary :all:`, then give its path with --bigbench."
+"""The maximum unpacked size of an archive in bytes; archives are read as a stream."""
+_GET: Final = "Run `pip download bigbench --no-deps --no-binary :all:`, then give its path with --bigbench."
 _DAMAGED: Final = "Download the package again."
 
 
@@ -106,7 +106,7 @@ class MappedTask(BaseModel):
     task: str
     skill: str
     text: Literal["choices", "input"]
-    """Whether the texts are the choices of an example, or in its input."""
+    """Where an example contains its texts: in its answer choices, or in its input."""
     pattern: str | None = None
     """A regular expression for the part of the input that is the text."""
     shows: frozenset[str] = frozenset()
@@ -157,7 +157,7 @@ def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> 
 
 
 def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each text of a task with its answer in the table, and skip examples in other formats."""
+    """Yield each text of a task with the answer that determines its label; skip examples in other formats."""
     examples = document.get("examples")
     for example in examples if isinstance(examples, list) else ():
         match example:
@@ -174,8 +174,8 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
 
 
 def _task_file(task: str, source: Path | None) -> bytes:
-    """Read the JSON of a task from an archive or a folder, by default the installed package; write no files."""
-    too_large = UserError(f"The files with the task {task} are larger than those of the package.", hint=_DAMAGED)
+    """Read the JSON of a task from an archive or a folder (default: the installed package) without writing files."""
+    too_large = UserError(f"The files with the task {task} are larger than the package's own files.", hint=_DAMAGED)
     if source is None:
         spec = find_spec("bigbench")
         places = list(spec.submodule_search_locations or ()) if spec else []
@@ -183,11 +183,11 @@ def _task_file(task: str, source: Path | None) -> bytes:
             raise UserError("The package bigbench is not installed.", hint=_GET)
         source = Path(places[0])
     if source.is_dir():
-        # The folder contains an installed package, an unpacked archive or the tasks themselves.
+        # The folder may be an installed package, contain an unpacked archive, or contain the tasks directly.
         folders = (source, source / _TASKS, source / "bigbench" / _TASKS, *source.glob(f"*/bigbench/{_TASKS}"))
         path = next((one for folder in folders if (one := folder / task / "task.json").is_file()), None)
         if path is None:
-            raise UserError(f"The folder {source} does not have the task {task}.", hint=_GET)
+            raise UserError(f"The folder {source} does not contain the task {task}.", hint=_GET)
         if path.stat().st_size > _LARGEST_TASK:
             raise too_large
         return path.read_bytes()
@@ -207,7 +207,7 @@ def _task_file(task: str, source: Path | None) -> bytes:
                     return file.read(_LARGEST_TASK) if file else b""
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise UserError(f"{source} cannot be read as an archive: {error}.", hint=_GET) from None
-    raise UserError(f"The archive {source} does not have the task {task}.", hint=_GET)
+    raise UserError(f"The archive {source} does not contain the task {task}.", hint=_GET)
 
 
 FOLDER: Final = SHIPPED / "calibration"
@@ -264,7 +264,7 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
     if name.startswith(BIGBENCH):
         return bigbench_set(name.removeprefix(BIGBENCH), catalog, source=bigbench)
     if bigbench is not None:
-        raise UserError("--bigbench needs a set bigbench:TASK.", hint="Leave it out, or name such a set.")
+        raise UserError("--bigbench needs a set bigbench:TASK.", hint="Remove it, or choose a set by bigbench:TASK.")
     known = sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir() and any(folder.glob("*.yaml")))
     path = FOLDER / name if name in known else Path(name)
     if not path.exists():
@@ -291,7 +291,7 @@ def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
     for file in files:
         entries = read_yaml(file)
         if not isinstance(entries, list) or not entries:
-            faults.append(f"{file.name} is not a list with entries")
+            faults.append(f"{file.name} is not a list of texts, or is empty")
             continue
         for number, entry in enumerate(entries, start=1):
             place = f"{file.name}, entry {number}"

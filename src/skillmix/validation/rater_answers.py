@@ -60,5 +60,5 @@ def require_same_rater(folder: Path, rater: str, model: str = PERSON) -> None:
         now = "a person" if model == PERSON else model
         raise UserError(
             f"The answers of {rater} in this run come from {given}, not from {now}.",
-            hint="Give the other rater another name.",
+            hint="Choose a different name for the new rater.",
         )

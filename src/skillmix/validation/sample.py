@@ -52,11 +52,11 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     ['a', 'a', 'b', 'b']
     """
     strata = {one.strata for one in candidates}
-    # Within its wider group, each group is placed on the line in the order of hashes.
+    # Sort the texts by hashes of their nested groups, so that names do not determine the order of groups.
     places = {own: tuple(digest("stratum", purpose, own[: depth + 1]) for depth in range(len(own))) for own in strata}
     line = sorted((one.strata for one in candidates), key=places.__getitem__)
     groups: dict[tuple[str, ...], list[tuple[float, bytes, SampleText]]] = defaultdict(list)
-    """Texts by strata, each with a hash and how often its skills had been shown when it was last examined."""
+    """Heaps of texts by strata: how much each text's skills had been shown when last examined, a hash, and the text."""
     for one in candidates:
         groups[one.strata].append((0.0, digest("text", purpose, one.id), one))
     for group in groups.values():
@@ -64,7 +64,7 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     texts = Counter(skill for one in candidates for skill in one.skills)
     shown: Counter[str] = Counter()
     for position in _spread(len(line), seed_of(0, "start", *purpose)):
-        # Choose the text whose skills were shown least; nearly least if too many texts would have to be examined.
+        # Choose the text whose skills were shown least, or nearly least if finding it would take too many steps.
         # Shares only grow, so an entry whose share is unchanged since it was last examined has the lowest share.
         group, looked = groups[line[position]], list[tuple[float, bytes, SampleText]]()
         while group and len(looked) < _MOST_LOOKS:
@@ -172,7 +172,7 @@ class AskedQuestion:
 
 
 def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collection[int] = ()) -> list[AnnotationItem]:
-    """Return the items of a run, sorted by id, without texts that earn nothing, which graders do not see either."""
+    """Return the items of a run, sorted by id, without texts that earn no points and so are not graded."""
     rules, phrases = records.run.rules(), records.run.phrases
     first = next(iter(records.run.graders), None)
     outcomes = {
@@ -181,7 +181,7 @@ def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collect
         if ballot.grader == first
     }
     items: dict[str, AnnotationItem] = {}
-    # A hash decides which of several equal texts represents them, so that student names have no influence.
+    # A hash determines which of several equal texts is shown, so that student names have no influence.
     for text in sorted(records.texts, key=lambda text: digest("equal texts", *text.conversation)):
         is_wanted = (not students or text.student in students) and (not ks or text.combination.k in ks)
         if is_wanted and not earns_nothing(text.answer, rules):

@@ -36,7 +36,7 @@ from skillmix.runs.scheduler import StopReason, reacting_to_signals, signal_of
 from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 
 _FILE: Final = "links.json"
-"""A file in the folder of people's answers that only its owner can read."""
+"""The file of links in the folder of people's answers; only its owner can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
             response = await _respond(request, secrets, files)
         except web.HTTPException as refusal:
             response = web.Response(status=refusal.status, text=refusal.reason)
-        except Exception:  # noqa: BLE001  # after a bug in this program, the page can still be used
+        except Exception:  # noqa: BLE001  # after a bug in this program, the page must remain usable
             traceback.print_exc()
             response = web.Response(status=500, text="The server failed; its terminal shows the error.")
         response.headers.update(_HEADERS)
@@ -184,14 +184,15 @@ async def _respond(
     # Another site can make a browser send requests; they have a different origin or host name.
     here = request.transport.get_extra_info("sockname")[1] if request.transport else 0
     if request.headers.get("Host") not in (f"{HOST}:{here}", f"localhost:{here}"):
-        raise web.HTTPForbidden(reason="This host name is not served here.")
+        raise web.HTTPForbidden(reason="The server does not answer requests for this host name.")
     origin = request.headers.get("Origin")
     is_own = origin == f"http://{request.headers['Host']}"
     if not is_own and (origin is not None or request.method not in ("GET", "HEAD")):
         raise web.HTTPForbidden(reason="This origin is not allowed.")
     token, slash, path = request.path.removeprefix("/").partition("/")
     given = token.encode("utf-8", "surrogatepass")
-    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # in constant time
+    # `compare_digest` takes constant time, so that timing reveals no token.
+    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]
     if not found:
         raise web.HTTPForbidden(reason="This link is not valid.")
     page = found[0]
@@ -270,4 +271,4 @@ async def _listening(runner: web.AppRunner, port: int | None, earlier: Sequence[
             # Without `reuse_address`, the port of a killed server is blocked for a minute.
             await web.TCPSite(runner, HOST, number, reuse_address=os.name == "posix").start()
             return int(runner.addresses[0][1])
-    raise UserError(f"Port {port or 0} cannot be used.", hint="Choose another --port, or leave it out for a free one.")
+    raise UserError(f"Port {port or 0} cannot be used.", hint="Choose another --port, or omit it to use any free port.")

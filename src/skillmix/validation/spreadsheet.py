@@ -118,7 +118,7 @@ def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> Spreadshee
         for own, answer in answers.items():
             found = fault_of(task.items[own], answer)
             if own not in own_texts and task.answer(rater, task.items[own]) is None:
-                found = f"it is not assigned to {rater}; import with the options of the export"
+                found = f"it is not assigned to {rater}; import with the options used for the export"
             faults += [f"the text {_ID_LETTER}{own}: {found}"] if found else []
     if faults:
         raise faults_error(str(file), faults, hint="Nothing was stored. Each question needs a vote: 1, 0 or ?.")

@@ -76,7 +76,7 @@ def assign(
     taken: set[str] = set()
 
     def next_of(order: Iterator[str]) -> list[str]:
-        """Return the next text not yet assigned to anyone, in a list; empty if there is none."""
+        """Return a list with the next text that nobody has been assigned; empty if there is none."""
         found = list(islice((one for one in order if one not in taken), 1))
         taken.update(found)
         return found
@@ -93,7 +93,7 @@ def assign(
         has = {*shared, *own[rater]}
         more = (one for one in sample_order(candidates, "own", seed, rater) if one not in has)
         own[rater] += islice(more, max(0, n - len(has)))
-        # Replace the last separate texts without an answer by answered texts that are not in the list.
+        # Replace the last separate texts without an answer with answered texts that are not in the list.
         done = [one for one in (answered or {}).get(rater, ()) if one in known]
         extra = [one for one in done if one not in (*shared, *own[rater])]
         replaced = [one for one in reversed(own[rater]) if one not in done][: len(extra)]
@@ -116,7 +116,7 @@ TEXTS = 50
 
 
 class NothingToRead(UserError):
-    """The run, or one of its students, has no text to read."""
+    """Raised if a run, or one of its students, has no text for people to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +284,8 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
     """Choose the texts of each rater."""
     if run.has_outcomes:
         raise UserError(
-            f"The graders of {run.name} decide outcomes, but people are asked about skills, topic and sense.",
-            hint="Read its texts with skillmix texts or in its report.",
+            f"The graders of {run.name} assign outcomes, but people are asked about skills, topic and sense.",
+            hint="Read the texts with `skillmix texts` or in the run's report.",
         )
     records = run_records(run)
     students = {text.student for text in records.texts}

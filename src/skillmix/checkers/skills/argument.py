@@ -21,15 +21,15 @@ from skillmix.checkers.words import (
 _LISTS: Final = lists_of("argument")
 
 _CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
-_REACH: Final = 60  # the most words from a rule to its conclusion
+_REACH: Final = 60  # the maximum number of words from a rule to its conclusion
 _MOST_CUTS: Final = 8
 _MOST_INSERTED: Final = 2
-"""The most pieces between "so" and the conclusion."""
+"""The maximum number of pieces between "so" and the conclusion."""
 _MOST_RULES: Final = 6
 
 
 class _Premises(NamedTuple):
-    """The words from a cue to the word that marks the conclusion, their possible divisions, and the conclusion."""
+    """An argument: the words from the cue to the conclusion, the ways to divide them, and the conclusion."""
 
     before: Words
     """The words before the cue in its piece."""
@@ -74,7 +74,7 @@ def _repeats(words: Words, part: Words, other: Words) -> bool:
     mains = main_words(part)
     own = mains - main_words(other)
     found = main_words(words)
-    if not found and words:  # as in "so he is not here", "it was not in it"
+    if not found and words:  # no content words to compare: "so he is not here"
         return words[-1].lower == part[-1].lower
     return not (own or mains).isdisjoint(found)
 
@@ -104,14 +104,14 @@ def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator
     after = _until_mark(words, mark + 1, starts)
     yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], after)
     first = mark + 1
-    for _ in range(_MOST_INSERTED):  # as in "so, not out of fear but out of habit, we wait"
+    for _ in range(_MOST_INSERTED):  # skip asides: "so, not out of fear but out of habit, we wait"
         first += len(after)
         if first >= len(words) or words[first].lower in _LISTS["connectives"]:
             break
         later = _until_mark(words, first, starts)
         yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], later)
         after = later
-    if words[mark].start not in starts and cuts:  # as in "the match is therefore off"
+    if words[mark].start not in starts and cuts:  # "therefore" inside the conclusion: "the match is therefore off"
         head = words[index + 1 + cuts[-1] : mark]
         yield _Premises(words[opening:index], inside[: cuts[-1]], cuts[:-1], [], head + after)
 
@@ -135,10 +135,10 @@ def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
                 if "if" in (
                     words[second].lower,
                     words[min(second + 1, len(words) - 1)].lower,
-                ):  # a second rule comes between the first rule and the fact
+                ):  # allow a second rule between the first rule and the fact
                     yield from ((words[:first], words[first:second], words[cut:]) for cut in cuts if cut > second + 2)
     if premises.before and not opens_clause((*premises.before, words[0]), len(premises.before)):
-        for first in cuts:  # as in "the match is off if it rains"
+        for first in cuts:  # the result may come first: "the match is off if it rains"
             yield words[:first], premises.before, words[first:]
 
 
@@ -241,7 +241,7 @@ def hypothetical_chain(passage: Passage) -> Iterator[Span]:
         if not first.part or not first.result or not second.part or len(second.result) < 2:
             continue
         new = {word for word in main_words(first.result) - main_words(first.part) if not is_number(word)}
-        turned = denies(second.part) and not denies(first.result)  # as in "she cries, and if she does not cry"
+        turned = denies(second.part) and not denies(first.result)  # not a chain: "she cries, and if she does not cry"
         if not turned and not new.isdisjoint(main_words(second.part)):
             yield Span(first.part[0].start, second.result[-1].end)
 

@@ -18,7 +18,7 @@ _SHORTEST_ASIDE: Final = 3
 
 @shows("parenthetical aside")
 def parenthetical_aside(passage: Passage) -> Iterator[Span]:
-    """Find a remark of three or more words with a personal word, in parentheses or dashes inside a sentence."""
+    """Find three or more words in parentheses or dashes inside a sentence, with a word for a person such as "I"."""
     for sentence in passage.sentences:
         brackets = [match.span() for match in _BRACKET.finditer(sentence.text)]
         dashes = [match.span() for match in _DASH.finditer(sentence.text)]
@@ -68,14 +68,14 @@ def _is_unfinished(last_three: list[str]) -> bool:
     earlier, before, last = last_three
     if last in _LISTS["helping"]:
         return earlier not in _HAS_A_LAST_HELPER
-    if last in PREPOSITIONS and earlier == "to":  # as in "someone to talk with"
+    if last in PREPOSITIONS and earlier == "to":  # a complete phrase: "someone to talk with"
         return False
     return last in _LISTS["cannot be last"] or before in _LEFT_HANGING.get(last, ())
 
 
 _LAST_WORDS: Final = 3
 _HAS_A_LAST_HELPER: Final = _LISTS["has a last helper"]
-"""Before a subject, these words let an auxiliary verb end the sentence: "all we could", "than she did"."""
+"""Words that, before a subject, allow an auxiliary verb to end the sentence: "all we could", "than she did"."""
 _LEFT_HANGING: Final = {
     "that": _LISTS["before a clause"],
     **dict.fromkeys(("you", "it", "there", "this"), _LISTS["opens a clause"]),

@@ -57,8 +57,8 @@ def _is_place(words: Words, index: int) -> bool:
 
 _POSITIONS: Final = {phrase.split("_")[0]: phrase.split("_") for phrase in _LISTS["positions"]}
 _NO_POSITION_BEFORE: Final = {
-    "opposite": DETERMINERS,  # as in "the opposite house"
-    "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # as in "what is left of it"
+    "opposite": DETERMINERS,  # an adjective: "the opposite house"
+    "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
 }
 
 
@@ -120,7 +120,7 @@ def _distance_before(words: Words, index: int) -> int | None:
     ):
         unit -= 1
     number, _, joined = words[max(unit, 0)].lower.rpartition("-")
-    if unit >= 0 and joined in _LISTS["distances"] and number and is_number(number):  # as in "two-hour"
+    if unit >= 0 and joined in _LISTS["distances"] and number and is_number(number):  # such as "two-hour"
         return unit
     if unit < 1 or words[unit].lower not in _LISTS["distances"]:
         return None
@@ -153,7 +153,7 @@ def _turns(sentence: Sentence) -> list[int]:
     for index, word in enumerate(words):
         following = [later.lower for later in words[index + 1 : index + 3]]
         if following[:1] in (["after"], ["before"]) and following[1:] and following[1] in _LISTS["meals"]:
-            continue  # as in "go right after lunch"
+            continue  # a time, not a turn: "go right after lunch"
         if word.lower not in ("left", "right") or (following and following[0] in _LISTS["no turn after"]):
             continue
         before = [earlier.lower for earlier in words[max(index - _LONGEST_TURN, 0) : index]]

@@ -18,7 +18,7 @@ from skillmix.checkers.words import (
 _LISTS: Final = lists_of("quantity")
 
 _NEAR: Final = 5
-_REACH: Final = 9  # words between the two halves of a comparison
+_REACH: Final = 9  # the maximum number of words between the two halves of a comparison
 
 
 @shows("multiplied comparison", "times", *_LISTS["multiples"])
@@ -63,7 +63,7 @@ def _compared(words: Words, index: int, part: bool) -> int | None:
         return None
     end = following.index(closing, 1)
     if closing == "than" and ("ago" in following[end:] or following[end + 1] in ("once", "usual", "before")):
-        return None  # as in "called three times more than a week ago"
+        return None  # a time, not an amount: "called three times more than a week ago"
     return index + end + 1 if end > 1 or closing == "than" else None
 
 
@@ -160,7 +160,7 @@ def sum_that_adds_up(passage: Passage) -> Iterator[Span]:
                 continue
             near = {word.lower for word in words[max(0, total.first - 2) : total.first]}
             if "and" in near or not near.isdisjoint(_LISTS["owning"]):
-                continue  # as in "two clerks and three guards together had five umbrellas"
+                continue  # not a total: "two clerks and three guards together had five umbrellas"
             before, after = numbers[max(index - _MOST_PARTS, 0) : index], numbers[index + 1 : index + 1 + _MOST_PARTS]
             used = _adding_up(total, before[::-1]) or _adding_up(total, after)
             first = min((number.first for number in used), default=0)

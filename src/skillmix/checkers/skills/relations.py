@@ -44,8 +44,8 @@ def _goes_against(piece: Words) -> bool:
     return False
 
 
-_NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # as in "after all"
-_NO_EXCEPTION_BEFORE: Final = _LISTS["no exception before"]  # as in "stood apart from", "we save for"
+_NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # not a rule: "after all"
+_NO_EXCEPTION_BEFORE: Final = _LISTS["no exception before"]  # verbs: "stood apart from", "we save for"
 _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from")}
 
 

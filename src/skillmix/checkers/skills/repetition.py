@@ -21,7 +21,7 @@ from skillmix.checkers.words import (
 )
 
 _SHORTEST: Final = 3
-"""The fewest words of a part, so that a part with a shared first or last word still says something new."""
+"""The minimum number of words in a part, so that a part with a shared first or last word still says something new."""
 
 
 @shows("anaphora", repeats=True)
@@ -53,7 +53,7 @@ def epistrophe(passage: Passage) -> Iterator[Span]:
 
 
 _WITHIN_EARSHOT: Final = 12
-"""The most words of a part, because a reader does not notice the shared ending of longer parts."""
+"""The maximum number of words in a part, because a reader does not notice the shared ending of longer parts."""
 
 
 @shows("symploce", repeats=True)
@@ -105,7 +105,7 @@ def epizeuxis(passage: Passage) -> Iterator[Span]:
 
 _NOT_JOINED: Final = ARTICLES | CONJUNCTIONS | frozenset(("that", "had", "is", "it"))
 _NOT_STRESSED: Final = _NOT_JOINED | PREPOSITIONS
-"""Words that may occur twice by chance, though not three times: "over and over and over"."""
+"""Words that do not count if repeated directly; a preposition counts with "and": "over and over and over"."""
 _BEFORE_THE_ECHO: Final = frozenset(("and", "but", "a", "an", "the", "this", "that"))
 _LONGEST_ECHO: Final = 4
 
@@ -156,7 +156,7 @@ def antimetabole(passage: Passage) -> Iterator[Span]:
 
 
 _ARM: Final = 5
-"""The largest distance between crossed words: four words between, because a reader would not notice more."""
+"""The maximum distance between crossed words: four words in between, because readers would not notice more."""
 
 
 _PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
@@ -181,7 +181,7 @@ def diacope(passage: Passage) -> Iterator[Span]:
 
 
 _INTERRUPTION: Final = 3
-"""The largest distance from a word to its return: two words between."""
+"""The maximum distance between the two uses of a word: two words in between."""
 
 _ENDINGS: Final = frozenset({""}) | lists_of("repetition")["endings"]
 
@@ -281,7 +281,7 @@ def alliteration(passage: Passage) -> Iterator[Span]:
 
 @shows("homoioteleuton")
 def homoioteleuton(passage: Passage) -> Iterator[Span]:
-    """Find three different words of five or more letters that end in the same three, at most two words in between."""
+    """Find three different words of five or more letters with the same last three, and at most two words between."""
     for sentence in passage.sentences:
         endings = [
             (index, word.lower[-3:])

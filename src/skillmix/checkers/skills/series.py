@@ -23,12 +23,12 @@ _LISTS: Final = lists_of("series")
 
 _THREE: Final = 3
 _FAR: Final = 6
-"""The largest distance from one conjunction to the next: five words between."""
+"""The maximum distance from one conjunction to the next: five words in between."""
 
 
 @shows("polysyndeton")
 def polysyndeton(passage: Passage) -> Iterator[Span]:
-    """Find the same conjunction three times in a sentence, with one to five words between."""
+    """Find the same conjunction three times in a sentence, with one to five words in between."""
     for conjunction in ("and", "or", "nor"):
         for sentence in passage.sentences:
             indices = [index for index, word in enumerate(sentence.words) if word.lower == conjunction]
@@ -184,7 +184,7 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
     while end + 1 < len(words) and end - start < _REACH and not has_mark(text, words[end], words[end + 1]):
         end += 1
     denied, instead = words[denial + 1], words[start]
-    # If only the part after "but" has a subject, it is a clause of its own, and nothing is replaced.
+    # If only the part after "but" has a subject, it is a separate clause, and nothing is replaced.
     has_subject = [
         not _NEW_SUBJECTS.isdisjoint(word.lower for word in part)
         for part in (words[denial:but], words[but + 2 : end + 1])

@@ -125,7 +125,7 @@ def _apologizes(sentence: Sentence, index: int) -> bool:
 def _own_fault(sentence: Sentence, index: int) -> bool:
     """Return whether the next words name a fault of the speaker: "for being late", "that I forgot"."""
     following = [word.lower for word in sentence.words[index : index + 15]]
-    if following[:1] == ["to"]:  # as in "sorry to hear that"
+    if following[:1] == ["to"]:  # sympathy, not an apology: "sorry to hear that"
         return False
     for number, lower in enumerate(following[:-1]):
         if lower in ("but", "and", "however"):
@@ -186,7 +186,7 @@ def _own_future(words: Words, index: int) -> bool:
             return True
         if lowers[to] == "to" and lowers[to + 1] in ("be", "do", "have", "always", "get", "let"):
             return True
-    for will, lower in enumerate(lowers):  # as in "I will", "never will I", "we never will"
+    for will, lower in enumerate(lowers):  # in any order: "I will", "never will I", "we never will"
         near, earlier = lowers[max(will - 1, 0) : will + 2], lowers[max(will - 2, 0) : will]
         is_own = not {"i", "we"}.isdisjoint(near) or (
             earlier[:1] in (["i"], ["we"]) and earlier[-1] in _LISTS["between i and will"]
@@ -243,7 +243,7 @@ def _harm_after(rest: Words, later: list[Words]) -> int | None:
     """Find the end of the clause with the harm, in a later piece or after a linking word in the same piece."""
     link = next((index for index, word in enumerate(rest) if word.lower in _LISTS["links"]), len(rest))
     for piece in (rest[link + 1 :], *later):
-        if piece and piece[0].lower in ("and", "so"):  # as in "and you will be safe"
+        if piece and piece[0].lower in ("and", "so"):  # a reassurance, not a harm: "and you will be safe"
             continue
         for index, word in enumerate(piece[:-1]):
             if (index and word.lower in _LISTS["harms"]) or word.lower.endswith("'ll"):

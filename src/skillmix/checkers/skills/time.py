@@ -31,7 +31,7 @@ def _opens_steps(words: Words, index: int) -> bool:
     before = words[index - 1].lower if index else ""
     lower, after = words[index].lower, words[index + 1].lower
     if lower in _LISTS["firsts"]:
-        is_name = words[index + 1].text[0].isupper() and after != "i"  # as in "First Avenue"
+        is_name = words[index + 1].text[0].isupper() and after != "i"  # not a step: "First Avenue"
         return before not in _AFTER_DETERMINER and after not in _LISTS["no step after"] and not is_name
     return lower == "to" and after in ("begin", "start") and words[index + 2].lower == "with"
 
@@ -112,7 +112,7 @@ def duty_with_a_deadline(passage: Passage) -> Iterator[Span]:
 def _limits(words: Words, index: int) -> bool:
     after = words[index + 1].lower
     if words[index].lower == "by":
-        return after not in ("day", "night") and (not index or words[index - 1].lower != after)  # as in "one by one"
+        return after not in ("day", "night") and (not index or words[index - 1].lower != after)  # not "one by one"
     if words[index].lower != "than":
         return words[index].lower == "before"
     return index >= 2 and words[index - 1].lower == "later" and words[index - 2].lower in ("no", "not")
@@ -128,7 +128,7 @@ def _is_duty(words: Words, index: int) -> bool:
         return after != "to"
     done = words[index + 2].lower if index + 2 < len(words) else ""
     if after == "have" and (done in PAST or done.endswith(("ed", "en")) or done in ("been", "gone", "done")):
-        return False  # as in "it must have gone down"
+        return False  # a guess, not a duty: "it must have gone down"
     return lower in _LISTS["duties"] or (lower in _LISTS["having"] and after == "to")
 
 
@@ -168,7 +168,7 @@ def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool
 
 
 _SHIFTS: Final = _LISTS["shifts"]
-"""Words before "from A to B" that show that A is not a start."""
+"""Words before "from A to B" that describe a change or a transfer, not a time span: "moved", "handed"."""
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
 """Words in -ing that are nouns after "'s": "the baker's painting"."""
@@ -198,7 +198,7 @@ def _is_action(words: Words, index: int) -> bool:
     if len(lower) < 5 or lower in _LISTS["no actions"] or index == 0:
         return False
     for word in reversed(words[max(index - 3, 0) : index]):
-        if word.lower in _NOT_BETWEEN:  # as in "is a tall building"
+        if word.lower in _NOT_BETWEEN:  # a noun in -ing: "is a tall building"
             return False
         if word.lower in _LISTS["being"] or (word.lower.endswith("'s") and lower not in _NOUNS_TOO):
             return True

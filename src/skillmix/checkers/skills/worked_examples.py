@@ -101,7 +101,7 @@ def plain_definition(passage: Passage) -> Iterator[Span]:
 
 
 _OF_ONE: Final = PERSONS | word_set("of at in on from")
-"""Nouns of relation, which do not name a kind: "a cousin of mine"."""
+"""Words that show that a subject is not a kind of thing: "a cousin of mine"."""
 
 
 def _subject_start(text: str, words: Words, verb: int) -> int:
@@ -124,7 +124,7 @@ _WISH = re.compile(
 
 @shows("if-only wish", "if only", "wish")
 def if_only_wish(passage: Passage) -> Iterator[Span]:
-    """Find "if only" or "I wish", a subject, and soon a verb for something unreal."""
+    """Find "if only" or "I wish", and within a few words a verb form for something unreal, such as "were"."""
     text = passage.lower
     for match in _WISH.finditer(text):
         after = [word.strip('.,;:!?"()') for word in text[match.end() : match.end() + 80].split()[: _REACH + 1]]
