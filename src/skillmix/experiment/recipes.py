@@ -1,4 +1,4 @@
-"""Settings of data sets: recipes (which choose texts by k, size and shares), filters, and rules against leakage.
+"""Settings of data sets, and the choice of texts by k, size and shares: recipes, filters, rules against leakage.
 
 Texts are drawn so that a larger data set contains the smaller one.
 """

@@ -1,4 +1,4 @@
-"""The tables of `skillmix scores`: one metric by k, all details, and outcomes."""
+"""The tables of `skillmix scores`, and the warning about replies that the token limit truncated."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
