@@ -13,7 +13,7 @@ from skillmix.models.specs import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
-"""The extra field with a chat template's variables, named as in vLLM; a model in this process accepts no other."""
+"""The extra field with a chat template's variables, named as in vLLM; the only one that a local model accepts."""
 _TABLE: Final = shipped_table("request_fields")
 _SECRET_NAME: Final = re.compile(
     r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
@@ -40,7 +40,7 @@ def system_fault(system: str) -> str | None:
 
 
 def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Yield the reasons why these fields cannot be sent with every request; no reason repeats a value."""
+    """Yield the reasons why these fields cannot be sent with every request, without quoting their values."""
     own_settings, refused = _TABLE["own_settings"], _TABLE["refused"]
     for name in extra:
         if name in own_settings:
@@ -57,7 +57,7 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
     try:
         length = len(extra_json(extra) or "")
     except ValueError:
-        yield "a number is infinite or not a number"
+        yield "a number is infinite or NaN"
     else:
         if length > _LONGEST_EXTRA:
             yield f"it has {length} characters as JSON, but at most {_LONGEST_EXTRA} are allowed"

@@ -1,7 +1,8 @@
 """Base classes for models, and a baseline for tuned students.
 
 `SimpleModel` is for providers in other packages, and `CodeModel` for replies computed by code. `JoinedModel` prompts a
-model for each skill separately and joins the texts. `Pool` keeps many calls in flight, fewer with an overloaded server.
+model for each skill separately and joins the texts. `Pool` keeps many calls in flight, but fewer with an overloaded
+server.
 """
 
 import re
@@ -17,7 +18,7 @@ from skillmix.models.specs import ModelOptions, ModelSpec
 
 _OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
 CONCURRENCY: Final = 64
-"""The number of calls in flight unless the experiment file sets it."""
+"""The default limit of calls in flight; an experiment file can set another one."""
 
 
 class Pool:

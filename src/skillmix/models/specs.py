@@ -28,7 +28,7 @@ from skillmix.render import name_hint
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A row of the table of providers; the head of `providers.yaml` explains the fields."""
+    """A row of `providers.yaml`; the comment at the top of that file explains the fields."""
 
     name: str
     form: str
@@ -52,7 +52,7 @@ class Provider:
 
     @property
     def is_served(self) -> bool:
-        """Whether the provider's models are called at an address."""
+        """Whether the provider's models are called over HTTP."""
         return self.address is not None or self.address_variable is not None
 
     @property
@@ -217,7 +217,7 @@ def check_spec(text: str) -> None:
 
 
 def short_spec(text: str) -> str:
-    """Shorten a spec to its first address and the number of the others.
+    """Shorten a spec with several addresses to the first address and the number of further ones.
 
     >>> short_spec("openai:m@http://a/v1,http://b/v1,http://c/v1")
     'openai:m@http://a/v1 +2'
@@ -307,7 +307,7 @@ BatchState = Literal["in progress", "ended", "ended early", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class BatchDialect:
-    """A row of `batches.yaml`, whose head explains the fields."""
+    """A row of `batches.yaml`; the comment at the top of that file explains the fields."""
 
     name: str
     shape: Literal["files", "inline"]
@@ -411,7 +411,7 @@ class InstalledProvider:
 
     @contextmanager
     def guarding(self, spec: str, faults_of_caller: Sequence[Exception] = ()) -> Iterator[None]:
-        """Turn exceptions in the provider's code into a `UserError`; re-raise those of the caller."""
+        """Turn exceptions in the provider's code into a `UserError`; re-raise `faults_of_caller` unchanged."""
         try:
             yield
         except UserError:

@@ -50,7 +50,7 @@ class Renderer:
         return [by_text[text] for text in texts]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Decode rows of tokens to texts, without the special tokens of the chat format."""
+        """Decode rows of tokens into texts, without the special tokens of the chat format."""
         texts: list[str] = self._decoded(rows, skip_special_tokens=not self._shows_thoughts)
         if self._shows_thoughts:
             for token in (token for token in self._special if not is_thought_tag(token)):
@@ -72,7 +72,7 @@ class Renderer:
         turns = []
         for message in messages:
             content = message.content
-            for token in self._special:  # split, so that a text that mentions a special token does not act as one
+            for token in self._special:  # split mentions, which would otherwise be read as the token itself
                 if token in content:
                     content = content.replace(token, f"{token[0]}{_WORD_JOINER}{token[1:]}")
             turns.append({"role": message.role, "content": content})

@@ -1,4 +1,4 @@
-"""Hide keys in all output of servers, even in base64 or with invisible characters between the letters."""
+"""Hide keys in the output of servers, even if encoded in base64 or interspersed with invisible characters."""
 
 import base64
 import re

@@ -197,7 +197,7 @@ class SlotCache:
         self._step, self._blocks = None, blocks
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Store the new keys and values of a layer, and return what the layer attends to."""
+        """Store the new keys and values of a layer, and return the keys and values that the layer attends to."""
         stored = self._keys[layer_idx], self._values[layer_idx]
         if self._step is not None:
             return (keys, values), _StepKeys(*stored, *self._step)
@@ -211,7 +211,7 @@ class SlotCache:
         copy_slots(self._whole, copies, longest=longest)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Return 0, which only models that number positions themselves use; the decoder always passes positions."""
+        """Return 0; only models that number positions themselves use it, and the decoder always passes positions."""
         return 0
 
 
@@ -225,7 +225,7 @@ class PackedRow(NamedTuple):
     ending: np.ndarray
     """The slots of the prompts that end in the row."""
     last: np.ndarray
-    """The index of each of these prompts' last token."""
+    """For each prompt that ends in the row, the index of its last token."""
 
 
 def packed_rows(starts: Sequence[Start], most: int = _MOST_TOKENS) -> Iterator[PackedRow]:
@@ -251,7 +251,7 @@ def packed_rows(starts: Sequence[Start], most: int = _MOST_TOKENS) -> Iterator[P
 
 
 class Snapshots:
-    """The rows as they were after the last two rounds."""
+    """Copies of the state of all rows after each of the last two rounds."""
 
     def __init__(self, make_event: Callable[[], Any], state: Sequence[torch.Tensor]) -> None:
         """Keep copies of some of the device's tensors, whose first dimension is the slot."""
@@ -265,7 +265,7 @@ class Snapshots:
         self._started = np.zeros(len(state[0]), dtype=np.int64)
         """The round after which a snapshot first shows the row of a slot."""
         self.newest_shown: list[np.ndarray] = []
-        """What `newest` returned last; the next `take` may overwrite it."""
+        """The state that `newest` last returned; the next `take` may overwrite it."""
 
     def note_started(self, slots: Sequence[int]) -> None:
         """Record that rows start in some slots before the next round."""
@@ -281,7 +281,7 @@ class Snapshots:
     def newest(self) -> tuple[list[np.ndarray], np.ndarray]:
         """Return the newest state that is available without waiting, or else the state of the round before the last.
 
-        The second array states for each slot whether the state describes its current row.
+        The second item, an array, states for each slot whether the state describes the slot's current row.
         """
         index = self._rounds - 1
         if index > 0 and not self._events[index % 2].query():
@@ -292,7 +292,7 @@ class Snapshots:
 
 
 class GpuDecoder:
-    """The slots of one model, and the steps that fill them."""
+    """The slots of one model on a GPU, and the steps that fill them."""
 
     def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
         """Create slots of `length` positions for rows that generate at most `longest` tokens."""

@@ -24,11 +24,11 @@ class GraphPool:
         self._stream = stream
         self._handle = torch.cuda.graph_pool_handle()
         self._broken: list[Any] = []
-        """Graphs whose captures did not end; torch may still ask them which memory is theirs."""
+        """Graphs whose captures did not end; torch may still query which memory belongs to them."""
 
     @property
     def stream(self) -> Any:
-        """The stream of the captures; work that ran there before has its workspaces allocated."""
+        """The stream on which graphs are captured; work that ran on it before has already allocated its workspaces."""
         self._stream = self._stream or torch.cuda.Stream()
         return self._stream
 
