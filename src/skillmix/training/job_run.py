@@ -93,7 +93,7 @@ def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints
     if free < needed:
         raise UserError(
             f"The disk of {folder} has {free / 1e9:.1f} GB free, and training writes up to {needed / 1e9:.1f} GB.",
-            hint="Make room, or put the run on another disk.",
+            hint="Free disk space, or move the run to another disk.",
         )
 
 
@@ -221,7 +221,7 @@ def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> 
 
 
 def check_student(checkpoint: Checkpoint, step: TrainStep) -> None:
-    """Reject a base whose answers cannot be masked or whose layers cannot be trained, without reading its weights."""
+    """Reject a base if its chat template does not allow masks or its layers cannot be trained; read no weights."""
     try:
         _check_files(checkpoint, checkpoint.file_states(), step.format)
     except UserError as error:

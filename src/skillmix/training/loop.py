@@ -33,7 +33,7 @@ _KINDS: Final = (*_WEIGHTS, "first", "second")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run. Order, dropout and rounding depend on step and seed, so no random state is stored."""
+    """The progress of a training run; no random state is stored, because all randomness depends on step and seed."""
 
     steps: int
     """Optimizer steps taken."""
@@ -98,12 +98,12 @@ class Checkpoints:
         return Progress(**{key: value for key, value in _note(complete[-1]).items() if key in known})
 
     def load(self, optimizer: Optimizer, steps: int, *, kinds: Sequence[str] = _KINDS) -> None:
-        """Load weights and moments, or only some kinds of tensors."""
+        """Load the weights and moments in a checkpoint, or only the given kinds of tensors."""
         folder = self._folder / f"step-{steps:08d}"
         note, precision = _note(folder), optimizer.precision.name
         if note["precision"] != precision:
             raise UserError(
-                f"{folder} was written with precision {note['precision']}, and this run has {precision}.",
+                f"{folder} was written with precision {note['precision']}, but this run uses {precision}.",
                 hint=f"Set precision: {note['precision']}, or remove the folder to train from the start.",
             )
         try:
@@ -206,7 +206,7 @@ class TrainResult:
     model: Any
     """The trained model. If several ranks shared its weights, only the first rank has all of them."""
     steps: int
-    """Steps after which the model had these weights; fewer than in the recipe if training stopped early."""
+    """The number of steps that led to these weights; lower than in the recipe if training stopped early."""
 
 
 def train(

@@ -1,4 +1,4 @@
-"""Convert conversations to examples; each is rendered once, tokenized once, and rejected if its mask is in doubt."""
+"""Convert conversations into examples; a conversation is rejected if it is unclear which tokens must be trained."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -169,6 +169,6 @@ def _conversation(line: str, *, key: str) -> Conversation:
         raise UserError(f"{key}: a message is empty or not a text.", hint="Leave the row out, or correct it.")
     if any(clean_text(text) != text for text in texts):
         raise UserError(
-            f"{key}: a message has half a character (a lone surrogate).", hint="Correct it, or leave the row out."
+            f"{key}: a message contains a lone surrogate (half a character).", hint="Correct it, or leave the row out."
         )
     return Conversation(key, tuple(Turn(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)))

@@ -84,7 +84,7 @@ class Engine:
         if ranks.count > 1:
             if recipe.optimizer == "muon":
                 raise UserError(
-                    "optimizer: muon needs whole matrices, and several ranks have parts of them.",
+                    "optimizer: muon needs whole matrices, but with several ranks each has only a part of them.",
                     hint="Train on one rank, or choose adam.",
                 )
             shard(self.packed, ranks, reshard=recipe.reshard)
@@ -159,10 +159,10 @@ class Engine:
         self.packed.release()
 
     def _begin(self, examples: Sequence[Example]) -> None:
-        """At the first step, decide what is recorded and compiled, and the token budget of a micro-batch.
+        """At the first step, determine what to record and compile, and the token budget of a micro-batch.
 
-        A small model on one GPU is recorded if its activations surely fit into memory, because recorded passes keep
-        their activations while passes of rare shapes run too.
+        A small model on one GPU is recorded if its activations surely fit into memory, because recorded passes
+        keep memory for their activations even while other passes run.
         """
         if self._is_ready:
             return
@@ -250,7 +250,7 @@ class Engine:
         return self._longest
 
     def _sure_budget(self, tokens: int) -> int | None:
-        """Return a number of tokens that certainly fits into memory; None if a whole step has more tokens."""
+        """Return a number of tokens that certainly fits into memory; None if unknown or less than a whole step."""
         per_token = activation_bytes(self.packed.causal.config)
         if per_token is None or self.ranks.count > 1 or self.recipe.recompute == "on":
             return None
@@ -293,7 +293,7 @@ class Engine:
         if budget <= longest:
             raise UserError(
                 f"Out of memory with a single example of {longest} tokens in a micro-batch.",
-                hint="Set recompute: on, a smaller precision, LoRA, or more GPUs.",
+                hint="Set recompute: on, choose a smaller precision, train a LoRA adapter, or use more GPUs.",
             ) from error
         return max(longest, budget * 3 // 4)
 
@@ -309,8 +309,8 @@ class Engine:
 def activation_bytes(config: Any) -> int | None:
     """Return an upper bound on a token's activations in bytes, without recomputation and excluding its logits.
 
-    None if a config lacks a size or its layers have experts. In bfloat16, a layer keeps about 22 bytes per hidden
-    number and 8 bytes per number in the inner layer; the bound is 1.5 times as large.
+    Return None if the config lacks a size or the layers have experts. In bfloat16, a layer keeps about 22 bytes per
+    hidden number and 8 bytes per number in the inner layer; the bound is 1.5 times as large.
     """
     text = config.get_text_config()
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
@@ -336,7 +336,7 @@ def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *
         chosen = PRECISIONS[recipe.precision]
         if device.type == "cuda" and chosen.weights != "bfloat16":
             raise UserError(
-                f"precision: {chosen.name} cannot be trained on a GPU: its attention takes 16-bit numbers only.",
+                f"precision: {chosen.name} cannot be trained on a GPU: its attention supports only 16-bit numbers.",
                 hint="Use bf16-master, which keeps a float32 master copy of the weights.",
             )
         return chosen

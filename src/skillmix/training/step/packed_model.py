@@ -26,7 +26,7 @@ from skillmix.training.step.optimizer import Optimizer
 
 _LEAST_STEP: Final = 512
 Work = Callable[[], None]
-"""Launches device work that reads and writes the same memory each time."""
+"""A function that launches device work, which must read and write the same memory each time."""
 
 
 class Shape(NamedTuple):
@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
     shares: torch.Tensor
     is_replay: torch.Tensor
     is_target: torch.Tensor
-    """Whether each row counts; rows that are only padding do not."""
+    """Whether each row has a real target rather than padding."""
     longest: int
 
     @property
@@ -163,7 +163,7 @@ class Recordings:
             replay: Work = self._graphs.capture(work).replay
         except (NotCaptured, torch.OutOfMemoryError) as error:
             if not self.failed:
-                say(f"a pass of this training cannot be recorded as a CUDA graph, and stays slower: {error}")
+                say(f"a training pass cannot be recorded as a CUDA graph, so it runs more slowly: {error}")
             return None
         return replay
 
@@ -311,7 +311,7 @@ def attend(
         # Models with such settings are rejected earlier. A model that requests dropout or capping without a setting is
         # rejected here.
         raise UserError(
-            f"{type(module).__name__} asks for attention with dropout or capped scores.",
+            f"{type(module).__name__} requests attention with dropout or capped scores.",
             hint="Packed conversations are trained without either.",
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -379,11 +379,11 @@ def _mask(group: _Group, window: int, like: torch.Tensor) -> torch.Tensor | None
 LOGITS: Final = 1 << 28
 """The largest number of logits in a chunk."""
 _LOGITS_ON_CPU: Final = 1 << 22
-"""The same limit on a CPU, where the system would reallocate a larger block each time."""
+"""The largest number of logits in a chunk on a CPU, where the system would reallocate a larger block each time."""
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
-    """The weighted sum of the losses, and the loss of each row.
+    """Compute the weighted sum of the losses, and the loss of each row.
 
     The forward pass also computes the gradient, because the logits of a chunk exist only then.
     """
@@ -392,7 +392,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `linear_cross_entropy`."""
+        """Compute the result of `linear_cross_entropy`, and the gradients."""
         for_hidden, for_weight = ctx.needs_input_grad[:2]
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if for_hidden else None
@@ -472,7 +472,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
         def call(hidden: torch.Tensor, **arguments: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(hidden, **arguments)
-            if not hidden.requires_grad:  # the first layer after frozen embeddings, else compiled separately
+            if not hidden.requires_grad:  # avoids a separate compilation for the first layer after frozen embeddings
                 hidden = hidden.detach().requires_grad_()
             # Mark the sizes that vary, so that the compiler does not specialize on the first ones.
             cos, sin = arguments["position_embeddings"]
