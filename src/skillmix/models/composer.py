@@ -48,7 +48,7 @@ class Composer:
             return None
         draw = Random(int.from_bytes(digest("composer", seed, size=8)))
         order = list(skills)
-        for last in range(len(order) - 1, 0, -1):  # `shuffle` may give other results in other Python versions
+        for last in range(len(order) - 1, 0, -1):  # unlike `shuffle`, equal in every Python version
             other = int(draw.random() * (last + 1))
             order[last], order[other] = order[other], order[last]
         writer = _Text(self._grammar, self._grammar.topics[topic].slots, draw, is_single=len(order) == 1)

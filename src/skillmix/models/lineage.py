@@ -36,7 +36,7 @@ class TrainedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """All training of a model, its adapters and their bases; seed, partition and steps describe the last training."""
+    """All training of a model, its adapters and their bases; seed, partition and steps describe the last run."""
 
     base: str  # the spec of the root, the first model that was tuned
     k: tuple[int, ...]  # the numbers of skills in the training texts

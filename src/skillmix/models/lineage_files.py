@@ -77,7 +77,7 @@ class ModelFile(_LineageFile):
     combinations: list[_Text]  # ids of the combinations on which the model and its base were trained
     recipe: dict[str, Any] = {}
     seed: int | None = None
-    parent: _Text | None = None  # the hash of the base, if the base was tuned itself
+    parent: _Text | None = None  # the hash of the base, if the base itself was tuned
     adapter: bool = False
     identity: _Text | None = None  # a hash of everything that determines the weights
 
@@ -143,7 +143,7 @@ class DatasetFile(_LineageFile):
     k: list[_SkillCount]
     requests: _Text | None = None  # `one` if every prompt requests a single skill, even if its text shows several
     combinations: list[_Text]
-    skill_sets: list[list[_Text]] | None = None  # sets of two or more skills
+    skill_sets: list[list[_Text]] | None = None  # the sets of two or more skills in the texts
     writers: list[_Text] | None = None
     written_by: list[WriterEntry] = []
     counts: CountsEntry = CountsEntry()
@@ -155,7 +155,7 @@ class DatasetFile(_LineageFile):
 
     @property
     def yields(self) -> dict[int, DatasetYield]:
-        """The numbers of conversations written and with full marks, by k."""
+        """For each k, the number of conversations written and how many of them earned full marks."""
         generated, full_marks = self.counts.generated, self.counts.full_marks
         return {
             k: DatasetYield(generated[str(k)], full_marks[str(k)])

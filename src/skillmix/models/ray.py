@@ -48,7 +48,7 @@ _PATIENCE_S: Final = 300.0  # seconds for which a run without workers waits for 
 _MOST_LOST: Final = 5
 """Consecutive losses of a worker, without an outcome in between, after which the worker is abandoned."""
 _MANY: Final = 4096
-"""The default limit of calls in flight; a worker with a local model may have as many, so that its slots stay filled."""
+"""The default limit of calls in flight; a worker with a local model accepts at least as many, to fill its slots."""
 _PART: Final = 32 << 20  # the most bytes of a file in one message
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
 """Extensions of the files from which a checkpoint is loaded; code and weights in other formats are never loaded."""
@@ -77,7 +77,7 @@ class SharedFolder(NamedTuple):
         return cache_folder() / "sent" / digest("folder", [list(file) for file in self.files]).hex()
 
     def place(self) -> Path | None:
-        """Return the folder on this machine that has the same files: the driver's path or the copy; else None."""
+        """Return the folder on this machine that has the same files (the driver's path or the copy), or None."""
         return next((place for place in (Path(self.path), self.copy) if self._is_in(place)), None)
 
     def _is_in(self, place: Path) -> bool:
@@ -190,7 +190,7 @@ class ModelActor:
         return Begun(host, model.limits.in_flight or CONCURRENCY)
 
     async def add(self, number: int, group: bytes) -> None:
-        """Queue requests for a model."""
+        """Add a pickled group of requests to the queue of a model."""
         served = self._model(number)
         for request in pickle.loads(group):
             served.requests.put_nowait(request)
@@ -255,7 +255,7 @@ class Worker:
     def __init__(self, number: int, actor: Any) -> None:
         self.number = number
         self.actor = actor
-        self.host = ""  # the machine on which it was last seen
+        self.host = ""  # the machine on which the actor was last seen
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
@@ -283,7 +283,7 @@ class RayCluster:
     def __init__(self, placement: Placement, say: Callable[[str], None]) -> None:
         self.say = say
         self.running: list[Worker] = []  # excludes abandoned workers
-        self.repeated = 0  # calls that were in flight on lost workers
+        self.repeated = 0  # the number of calls that were in flight on lost workers
         self.numbers = count()  # the numbers that identify opened models
         self._placement = placement
         self._is_local = False
@@ -314,7 +314,7 @@ class RayCluster:
         return list(self.running)
 
     def give_up(self, worker: Worker, why: str) -> None:
-        """Abandon a worker, and end it."""
+        """Stop using a worker, and end its process; raise an error if no other worker is left."""
         if worker not in self.running:
             return
         self.say(f"{worker} gets no more calls: {why.rstrip('.')}")
@@ -329,7 +329,7 @@ class RayCluster:
             )
 
     def end_workers(self) -> None:
-        """End all workers, which frees their memory and their share of the nodes."""
+        """End all workers, to free their memory and their share of the nodes."""
         for worker in self.running:
             self._kill(worker)
         self.running.clear()
@@ -403,7 +403,8 @@ class OnRay(Model):
         self._spec = spec
         self._options = options
         self._is_local = provider_of(spec).is_in_process
-        self._is_installed = spec.provider in installed_providers()  # only these may use a subject
+        # Built-in models on Ray need no subject, but a model from another package may use it.
+        self._is_installed = spec.provider in installed_providers()
         # `concurrency` applies to all workers together, but for a local model it is the number of slots per device.
         self._most = options.concurrency if options.concurrency and not self._is_local else inf
         self._number = next(cluster.numbers)
@@ -531,7 +532,7 @@ class OnRay(Model):
                 self._cluster.say(f"sending {folder.path} to the machine of {worker}")
                 for name, size, _ in folder.files:
                     with (Path(folder.path) / name).open("rb") as file:
-                        for _ in range(size // _PART + 1):  # one part even if the file is empty
+                        for _ in range(size // _PART + 1):  # send one part even if the file is empty
                             await worker.ask("store", folder, name, await asyncio.to_thread(file.read, _PART))
                 await worker.ask("store", folder, None, b"")
         return await self._open(worker)

@@ -59,7 +59,7 @@ class Rates:
 
 
 class ScriptedModel(CodeModel):
-    """A scripted student or grader."""
+    """A student or grader that replies according to the rates in its spec."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
         kind, _, query = spec.name.partition("?")

@@ -174,7 +174,7 @@ class BatchClient:
         return self.read_result(custom_id, document) if custom_id else None
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
-        """Create the batch with a single request."""
+        """Create the batch with a single HTTP call, and return the provider's description of it."""
         content = {"data": self.creation(tag, file, lines), "headers": {"Content-Type": "application/json"}}
         raw = await self.server.endpoint.change("POST", self.dialect.batches, **content)
         if not isinstance(raw, bytes):
@@ -265,7 +265,7 @@ class BatchClient:
 
     @staticmethod
     def with_hint(problem: CallProblem) -> CallProblem:
-        """Return a problem, with an explanation if it means that the server does not support batches."""
+        """Return the problem; if it means that the server does not support batches, add an explanation."""
         if problem.reason not in _NO_SUCH_PATH:
             return problem
         detail = f"the server does not support batches; set batch: false for this model. {problem.detail}".strip()
@@ -289,7 +289,7 @@ class InlineBatches(BatchClient):
         return _compact({"custom_id": custom_id, "params": self.server.body(request)})
 
     def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
-        """Return all requests in one body."""
+        """Return the body of the call that creates a batch, with all its requests."""
         return b'{"requests":[' + b",".join(lines) + b"]}"
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
@@ -349,7 +349,7 @@ def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) 
 
 
 def shown(text: str) -> str:
-    """Format a provider's text for the user."""
+    """Return a provider's text as one short line without keys, to show to the user."""
     return MASK.line(text, longest=60)
 
 

@@ -1,4 +1,4 @@
-"""How transformers models read keys and values from slots; each conversation has a slot, a fixed row of memory.
+"""Attention over slots; each conversation has a slot, a fixed row of memory for its keys and values.
 
 The `update` method of a cache returns `StoredKeys` in place of values; `StoredKeys` then computes the attention.
 """

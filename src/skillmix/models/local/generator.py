@@ -41,7 +41,7 @@ Chain = list[int]
 
 
 class _Pace(NamedTuple):
-    """How a generator paces its work on one kind of device."""
+    """The pace of a generator's work on one kind of device."""
 
     steps: int
     """Steps between two checks for rows that have ended."""
@@ -56,9 +56,9 @@ _TOKENISED: Final = 256
 """The most requests that are tokenized in one round on a GPU."""
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
-"""Seconds for which an ended row's slot is reserved for the next turn: if other rows run, and if none does."""
+"""Seconds for which an ended row's slot is reserved for the next turn while other rows run, or while none does."""
 _PATIENT_ROUNDS: Final = 8
-"""The most rounds for which a slot is reserved; a small model rereads a prompt faster than in `_PATIENCE` seconds."""
+"""The most rounds for which a slot is reserved, because a small model can reread a prompt within `_PATIENCE`."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
 _LIMIT_STEP: Final = 64
@@ -121,7 +121,7 @@ class SlotTable:
         return self.match(best, prompt)
 
     def free(self, *, now: float, patience: float) -> int | None:
-        """Return an unused slot, or the slot idle longest if it has been for at least `patience` seconds; else None."""
+        """Return an unused slot, or the longest-idle slot if it has been idle for `patience` seconds; else None."""
         if self._free:
             return self._free.pop()
         for slot, since in self.resting.items():
@@ -152,7 +152,7 @@ class SlotTable:
 
 
 def chain_of(tokens: Sequence[int], beginning: Chain | None = None) -> Chain:
-    """Compute the chain of some tokens, starting with the chain of their beginning if it is known."""
+    """Compute the chain of a list of tokens, starting with the chain of its beginning if that is known."""
     chain = list(beginning or ())
     last = chain[-1] if chain else 0
     for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
@@ -175,7 +175,7 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 @dataclass(slots=True)
 class _Row:
-    """A request with its prompt."""
+    """A request to be generated in a slot, with its tokenized prompt and its token limit."""
 
     request: Request
     tokens: list[int]
@@ -200,7 +200,7 @@ class _StartingRows:
     starts: list[Start] = field(default_factory=list)
     copies: list[tuple[int, int, int]] = field(default_factory=list)
     openings: set[object] = field(default_factory=set)
-    """Keys of the rows that start; another row with the same key waits until its next block has been read."""
+    """Keys of the starting rows; a later row with an equal key waits, so that it can reuse the block being read."""
 
 
 class _Writer:
@@ -218,7 +218,7 @@ class _Writer:
         self._new: deque[Request] = deque()
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Queue requests."""
+        """Add requests to the queue; they are tokenized later."""
         self._new.extend(requests)
 
     def _tokenized(self, most: int) -> list[tuple[Request, list[int]]]:
@@ -302,7 +302,7 @@ class Generator(_Writer):
             self._shrink()
 
     def _queue_new(self) -> None:
-        """Queue new requests as rows."""
+        """Tokenize new requests, and queue them as rows."""
         for request, tokens in self._tokenized(_TOKENISED if self._is_gpu else len(self._new)):
             row = _Row(request, tokens, chain_of(tokens), request.decoding.max_tokens or DEFAULT_LIMIT)
             (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
@@ -406,8 +406,8 @@ class Generator(_Writer):
         if opening in starting.openings and self._is_gpu:
             later.append(row)
             return True
-        # A row takes over an idle slot, but if slot and row share only a few tokens, these tokens are copied to another
-        # slot.
+        # A row takes over an idle slot, but if the slot and the row share only a few tokens, the row uses another slot
+        # and these tokens are copied.
         if match and match.slot in self._table.resting and 2 * match.length > len(self._table.tokens[match.slot]):
             slot: int | None = match.slot
             del self._table.resting[match.slot]
@@ -558,7 +558,7 @@ class BatchedGenerator(_Writer):
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _generated(self, rows: Sequence[Start]) -> list[list[int]]:
-        """Generate the tokens of some rows, each up to its end token or its limit."""
+        """Generate the tokens of the given rows, each up to its end token or its limit."""
         width = max(len(row.tokens) for row in rows)
         padding = self._ends[0] if self._ends else 0
         tokens = torch.full((len(rows), width), padding, dtype=torch.long)

@@ -22,7 +22,7 @@ from skillmix.models.local.chat import Renderer
 
 
 class Loaded(NamedTuple):
-    """A model ready to generate."""
+    """A loaded model, with its tokenizer and chat template."""
 
     model: Any
     renderer: Renderer
@@ -61,7 +61,7 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
         listed = setting if isinstance(setting, list) else [] if setting is None else [setting]
         if not all(isinstance(token, int) for token in listed):
             hint = "Fix the file, or download it again."
-            raise UserError(f"{file}: eos_token_id is not the number of a token.", hint=hint)
+            raise UserError(f"{file}: eos_token_id is not a token id.", hint=hint)
         ends.update(listed)
     return tokenizer, sorted(ends)
 
@@ -237,7 +237,7 @@ def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Ten
         )
     alpha = config.get("lora_alpha")
     if not isinstance(alpha, int | float) or not 0 < alpha < _LARGEST_ALPHA:
-        raise UserError(f"The adapter {folder} has no usable lora_alpha.", hint="Save the adapter again with peft.")
+        raise UserError(f"The adapter {folder} has an invalid lora_alpha.", hint="Save the adapter again with peft.")
     if not file.is_file():
         raise UserError(
             f"{folder} has no adapter_model.safetensors.", hint="Save the adapter again in the safetensors format."
@@ -252,7 +252,8 @@ def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Ten
             factors[module] = tensors.pop(name), tensors.pop(other)
     if tensors or not factors:
         raise UserError(
-            f"The adapter {folder} has weights that are not LoRA factors: {next(iter(tensors), 'none at all')}.",
+            f"The adapter {folder} must contain only pairs of LoRA factors, but it contains "
+            f"{next(iter(tensors), 'no weights')}.",
             hint="Merge it with peft and use local:PATH.",
         )
     return config, factors

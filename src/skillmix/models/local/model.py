@@ -77,7 +77,7 @@ class RemoteWork:
         self.join = self._is_over.wait
 
     def add(self, request: Request) -> None:
-        """Send a request."""
+        """Send a request to the model."""
         self._open[request.key] = request
         self._send(("ask", self._number, request.without_subject()))
 
@@ -153,7 +153,7 @@ class ModelProcess:
         return work
 
     def drop(self) -> None:
-        """Wait until the process has freed its model's memory."""
+        """Tell the process to free its model's memory, and wait until it has done so."""
         self._has_dropped.clear()
         self._outgoing.put(("drop",))
         while not self._has_dropped.wait(0.1) and not self.is_lost:
@@ -169,7 +169,7 @@ class ModelProcess:
     def _read_all(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                for letter in pickle.loads(self._connection.recv_bytes()):  # sent by a process that this one started
+                for letter in pickle.loads(self._connection.recv_bytes()):  # safe: this process started the sender
                     self._take(letter)
         self._is_lost.set()
         self._finish_all()
@@ -282,7 +282,7 @@ def free_device_memory() -> None:
 
 
 MODELS: Final = ModelKeeper()
-"""The keeper of this process."""
+"""The model keeper that all code in this process shares."""
 
 
 class ThreadWork:
@@ -302,7 +302,7 @@ class ThreadWork:
         self._incoming.put(None)
 
     def stop(self) -> None:
-        """End the work after the current round."""
+        """Stop after the current round of generation."""
         self._stop_model()
         self._incoming.put(None)
 
@@ -392,7 +392,7 @@ class LocalModel:
             self._work = None
 
     def stop(self) -> None:
-        """End the work after the current round."""
+        """Stop after the current round of generation."""
         self._stop.set()
 
     def work(self, work: ThreadWork, put: Put) -> None:
@@ -445,7 +445,7 @@ def serve_command(file: int) -> None:
     with MODELS.keeping():
         try:
             while True:
-                for letter in pickle.loads(connection.recv_bytes()):  # from the parent command
+                for letter in pickle.loads(connection.recv_bytes()):  # safe: sent by the parent command
                     match letter:
                         case "open", work, spec, concurrency:
                             model = LocalModel(spec, ModelOptions(concurrency))

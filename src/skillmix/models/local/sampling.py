@@ -22,7 +22,7 @@ class Start:
 
     slot: int
     tokens: Sequence[int]
-    """The whole prompt."""
+    """The tokens of the whole prompt."""
     known: int
     """The number of tokens at the prompt's beginning that are already in the slot."""
     numbers: np.ndarray
@@ -95,7 +95,7 @@ class Rows:
 
 
 def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int = 0) -> Start:
-    """Return the start of the row for a request, whose prompt consists of these tokens."""
+    """Return the initial state of the row for a request whose prompt has these tokens."""
     decoding = request.decoding
     limit = decoding.max_tokens or DEFAULT_LIMIT
     temperature = 1.0 if decoding.temperature is None else decoding.temperature
@@ -103,7 +103,7 @@ def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int =
 
 
 def numbers_of(starts: Sequence[Start], longest: int) -> np.ndarray:
-    """Return the random numbers of some rows, followed by zeros."""
+    """Return the random numbers of the given rows, padded with zeros."""
     numbers = np.zeros((len(starts), longest), dtype=np.float32)
     for row, start in zip(numbers, starts, strict=True):
         row[: start.limit] = start.numbers[: start.limit]

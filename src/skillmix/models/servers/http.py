@@ -52,7 +52,7 @@ class Endpoint:
         """Whether the model has answered a request; later errors are then blamed on the request, not on the model."""
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the server."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -109,7 +109,7 @@ class Endpoint:
         return raw
 
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] | None = None) -> CallProblem:
-        """Return the problem that an error response reports, whether for a single call or for one call in a batch."""
+        """Return the problem reported by an error response to a single call, or to one call of a batch."""
         headers = headers or {}
         message = raw.decode("utf-8", "replace")  # may contain keys
         document = json_in(raw)

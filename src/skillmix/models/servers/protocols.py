@@ -28,7 +28,7 @@ _COMPLAINT: Final = re.compile(
 )
 _WORD: Final = re.compile(r"\w+")
 _DEFAULT_LIMIT: Final = 1024
-"""The token limit of requests to Anthropic that set none, because the endpoint requires a limit."""
+"""The token limit that is sent to Anthropic if a request sets none, because the endpoint requires one."""
 _FILTERED: Final = ("content_filter", "sensitive", "safety")
 _ABORTED: Final = ["abort", "aborted", "cancelled", "error", "insufficient_system_resource", "network_error", "timeout"]
 """Finish reasons from a server that failed before the model had finished its text."""
@@ -135,7 +135,7 @@ class ChatServer(ABC):
 
     @abstractmethod
     async def answer(self, request: Request) -> Outcome:
-        """Make one call."""
+        """Send one request to the server, and return the outcome."""
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, object]:
@@ -146,11 +146,11 @@ class ChatServer(ABC):
         """Parse the response to a request; return the reply or the problem."""
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the server."""
         await self.endpoint.aclose()
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """Return the problem that the error response for one call in a batch reports."""
+        """Return the problem reported by an error response to one call of a batch."""
         return self.endpoint.failure(status, raw)
 
     def _check_name(self, replied: object) -> None:
@@ -276,7 +276,7 @@ class OpenAIServer(ChatServer):
 
 
 def _parameters(request: Request) -> dict[str, object]:
-    """Return, by name, those parameters of a call that some servers reject, and its token limit."""
+    """Return, by name, a call's token limit and its parameters that some servers reject."""
     decoding = request.decoding
     given = {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": request.seed}
     return {name: value for name, value in {**given, "max_tokens": decoding.max_tokens}.items() if value is not None}
@@ -348,7 +348,7 @@ class _ServedModel:
         self._pool = Pool(self.answer, limit=most)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests concurrently."""
+        """Answer requests concurrently, and yield outcomes as they arrive."""
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:
@@ -359,7 +359,7 @@ class _ServedModel:
         return listed if isinstance(listed, CallProblem) else None
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to all servers."""
         if self._replicas is not None:
             await self._replicas.close()
         for server in self._servers:

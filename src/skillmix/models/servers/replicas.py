@@ -51,7 +51,7 @@ class ReplicaServer(Protocol):
         ...
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call."""
+        """Send one request to the server, and return the outcome."""
         ...
 
 

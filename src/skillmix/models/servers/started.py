@@ -57,7 +57,7 @@ class _Launch:
     """The folder of the adapter to load while the server runs."""
 
     def fits(self, other: "_Launch") -> bool:
-        """Return whether a server started with these settings also meets the needs of another launch."""
+        """Return whether a server started with these settings can also serve the model of another launch."""
         same = (self.provider, self.command, self.files) == (other.provider, other.command, other.files)
         return same and self.rank >= other.rank
 
@@ -129,7 +129,7 @@ def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
 
 
 class _ManagedServer:
-    """A running server."""
+    """A server process that skillmix has started."""
 
     def __init__(self, launch: _Launch) -> None:
         self.launch = launch
@@ -141,7 +141,7 @@ class _ManagedServer:
         options = shlex.split(os.environ.get(f"SKILLMIX_{launch.provider.upper()}_OPTIONS", ""))
         adapters = ("--enable-lora", "--max-lora-rank", str(launch.rank)) if launch.rank else ()
         command = [*launch.command, "--host", "127.0.0.1", "--port", str(port), *adapters, *options]
-        # Another environment has its own packages, and a server does not need any provider's key.
+        # The server's environment has its own packages, and the server does not need any provider's key.
         hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         environment = {k: v for k, v in os.environ.items() if k not in hidden and not k.endswith("_KEY")}
         logs = cache_folder() / "servers"
@@ -162,7 +162,7 @@ class _ManagedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is running."""
+        """Whether the server's process is running."""
         return self._process.poll() is None
 
     def failed(self, what: str) -> UserError:
@@ -172,7 +172,7 @@ class _ManagedServer:
         return UserError(f"The {self.launch.provider} server {what}.", hint=f"Its log, {self.log}, ends with:{shown}")
 
     async def wait(self, say: Callable[[str], None]) -> None:
-        """Wait until the server answers."""
+        """Wait until the server answers, and report progress; raise an error if it ends or takes too long."""
         begun = said = time.monotonic()
         async with self._endpoint("", timeout=5) as health:
             while not isinstance(await health.get("/health"), bytes):
@@ -202,7 +202,7 @@ class _ManagedServer:
         return self._adapters[adapter]
 
     def _endpoint(self, path: str, *, timeout: float) -> "aclosing[Endpoint]":
-        from skillmix.models.servers.http import Endpoint  # here, because importing aiohttp is slow
+        from skillmix.models.servers.http import Endpoint  # imported late, because importing aiohttp is slow
 
         return aclosing(Endpoint(Server(self.root + path, None, None, is_own=False), headers={}, timeout=timeout))
 
@@ -238,7 +238,7 @@ class _Servers:
         return self._server
 
     def stop(self) -> None:
-        """End the server, if one is running, which frees its memory."""
+        """End the server, if one is running, to free its memory."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()

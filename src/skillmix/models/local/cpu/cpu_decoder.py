@@ -90,7 +90,7 @@ class Packed:
         self._bias = None if layer.bias is None else layer.bias.detach()
 
     def __call__(self, rows: torch.Tensor, activation: str = "none") -> torch.Tensor:
-        """Compute the product for some rows, followed by an activation."""
+        """Compute the product of `rows` and the weights, followed by an activation."""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
         return product
 
@@ -244,7 +244,7 @@ class CpuCache:
         self._layout: _Layout | None = None
 
     def lay_out(self, slots: Sequence[int], positions: Sequence[int], pieces: Sequence[PromptPiece]) -> None:
-        """Announce the next batch: one token for each of these slots, in ascending order, and then these pieces."""
+        """Announce the next batch: one token for each slot in `slots`, which must be ascending, and then `pieces`."""
         of_pieces = [(piece.slot, piece.first + n) for piece in pieces for n in range(piece.length)]
         self._layout = _Layout(
             torch.tensor([*slots, *(slot for slot, _ in of_pieces)]),
@@ -411,12 +411,12 @@ class CpuDecoder:
         return self.rows.count.numpy().copy(), self.rows.is_active.numpy().copy()
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """Return the tokens that some slots have generated."""
+        """Return the tokens that the given slots have generated."""
         rows: np.ndarray = self.rows.written[list(slots)].numpy()
         return rows
 
     def _step(self, with_top_p: bool) -> None:
-        """Pass one batch through the model, and choose the next token of each row whose last token was in it."""
+        """Pass one batch through the model, and choose the next token of each row whose last token is in the batch."""
         is_reading = {reading.start.slot for reading in self._waiting}
         slots = [slot for slot in self.rows.is_active.nonzero()[:, 0].tolist() if slot not in is_reading]
         pieces, tokens, ready = self._next_pieces(LARGEST - len(slots))

@@ -216,12 +216,12 @@ class SlotCache:
 
 
 class PackedRow(NamedTuple):
-    """A flat row of tokens."""
+    """A flat row: the unread tokens of several prompts, one prompt after the other."""
 
     tokens: np.ndarray
     positions: np.ndarray
     blocks: np.ndarray
-    """The table of query blocks."""
+    """The table of query blocks, which `kernels.py` describes."""
     ending: np.ndarray
     """The slots of the prompts that end in the row."""
     last: np.ndarray
@@ -254,7 +254,7 @@ class Snapshots:
     """Copies of the state of all rows after each of the last two rounds."""
 
     def __init__(self, make_event: Callable[[], Any], state: Sequence[torch.Tensor]) -> None:
-        """Keep copies of some of the device's tensors, whose first dimension is the slot."""
+        """Prepare copies of the device tensors in `state`, whose first dimension is the slot."""
         self._state = list(state)
         self._events = [make_event() for _ in range(2)]
         self._copies = [
@@ -268,7 +268,7 @@ class Snapshots:
         """The state that `newest` last returned; the next `take` may overwrite it."""
 
     def note_started(self, slots: Sequence[int]) -> None:
-        """Record that rows start in some slots before the next round."""
+        """Record that rows start in the given slots before the next round."""
         self._started[list(slots)] = self._rounds
 
     def take(self) -> None:
@@ -348,7 +348,7 @@ class GpuDecoder:
         return np.where(is_shown, count, 1), is_active | ~is_shown
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """Return the tokens that some slots had generated at the last `progress`."""
+        """Return the tokens that the given slots had generated at the last `progress`."""
         rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
@@ -381,7 +381,7 @@ class GpuDecoder:
         return logits
 
     def _captured(self, work: Callable[[], None]) -> Any:
-        """Capture some work as a CUDA graph, which can be replayed with hardly any work for the processor."""
+        """Capture `work` as a CUDA graph, which can be replayed at little cost to the CPU."""
         before = [tensor.clone() for tensor in self.rows.changing]
         stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream())

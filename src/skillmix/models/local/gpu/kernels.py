@@ -83,7 +83,7 @@ def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float)
 
 
 def copy_slots(store: torch.Tensor, copies: torch.Tensor, *, longest: int) -> None:
-    """Copy the first positions of some slots to others, in all layers.
+    """Copy the first positions of slots to other slots, in all layers.
 
     `store` has the shape (part, slot, head, position, size). Each row of `copies` consists of a source, a target
     and a number of positions. No slot may be both a source and a target.
