@@ -228,7 +228,7 @@ def _no_data(name: str, path: Path) -> UserError:
 
 
 def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) -> Lessons:
-    """Read all conversations; part of each data set without a validation file is held back by hash."""
+    """Read all conversations; part of each data set without a validation file is held back, chosen by hash."""
     train: list[Conversation] = []
     validation: list[Conversation] = []
     for source in sources:

@@ -202,7 +202,7 @@ class Template:
         kept: dict[Blanks, str] = {"keep": f"{before}{_BLANKS}", "strip": word, "lstrip": after, "rstrip": before}
         found = [blanks for blanks, rendered in kept.items() if with_blanks == plain.replace(word, rendered)]
         if not found:
-            raise UserError("The chat template changes the blanks around a message.", hint=_NOT_OURS)
+            raise UserError("The chat template changes the whitespace around a message.", hint=_NOT_OURS)
         return found[0]
 
 
@@ -239,7 +239,7 @@ class SealedTokenizer:
         self._sealed = [
             token["content"]
             for token in self._document["added_tokens"]
-            # Added tokens in the template count even if they are not declared special, but blanks are ordinary text.
+            # Seal added tokens of the template even if they are not declared special, but no whitespace.
             if token["special"] or (token["content"].strip() and token["content"] in written)
         ]
         self._spelling = re.compile("|".join(map(re.escape, sorted(self._sealed, key=len, reverse=True))) or r"(?!)")

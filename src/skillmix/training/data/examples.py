@@ -19,9 +19,9 @@ class Example:
 
     key: str
     tokens: np.ndarray
-    """int32, one dimension."""
+    """A one-dimensional int32 array."""
     is_trained: np.ndarray
-    """bool, as long as `tokens`: whether each token is a target of the loss. The first token never is."""
+    """A boolean array that states for each token whether it is a target of the loss; the first token never is."""
     is_replay: bool
 
 
@@ -56,9 +56,9 @@ class Prepared:
 
     examples: tuple[Example, ...]
     dropped: tuple[str, ...]
-    """The keys of conversations without an example."""
+    """The keys of conversations that were left out."""
     cut: tuple[str, ...]
-    """The keys of conversations whose example lacks the tokens beyond the limit."""
+    """The keys of conversations that were truncated at the limit."""
 
 
 class Encoder:
@@ -103,7 +103,7 @@ class Encoder:
             if too_long == "cut" and start.is_trained.any():
                 kept.append(start)
                 cut.append(example.key)
-            else:  # also if the limit ends before the first answer, because the loss would have no target
+            else:  # even with `cut`, if truncation leaves no target for the loss
                 dropped.append(example.key)
         return Prepared(tuple(kept), tuple(dropped), tuple(cut))
 
@@ -149,7 +149,7 @@ def read_conversations(file: Path, *, name: str | None = None) -> list[Conversat
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise UserError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from None
-        raise UserError(f"There is no file {file}.", hint="A dataset step makes it; run that first.") from None
+        raise UserError(f"There is no file {file}.", hint="A dataset step creates it; run that step first.") from None
     return conversations
 
 

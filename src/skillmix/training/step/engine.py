@@ -74,7 +74,7 @@ class Engine:
         self.packed = PackedModel(model)
         self.precision = choose_precision(model, recipe, self.device, ranks=ranks.count)
         low_halves = {}
-        if self.precision.weights != "float32":  # otherwise they are already loaded as float32; tests also use float64
+        if self.precision.weights != "float32":  # float32 weights are already loaded as such; tests also use float64
             is_split = self.precision.storage == "halves"
             for parameter in model.parameters():
                 if not (is_split and parameter.requires_grad):
@@ -102,7 +102,7 @@ class Engine:
         self._is_large = sum(parameter.numel() for parameter in model.parameters()) >= _LARGE
         self._longest = 0
         self._sums = torch.zeros(3, device=self.device)
-        """Losses of answers, losses of replayed texts, and the norm of the gradient."""
+        """The summed losses of answers and of replayed texts, and the norm of the gradient."""
 
     def step(self, number: int, examples: Sequence[Example]) -> OptimizerStep:
         """Take one step; if memory runs out, recompute its gradients with smaller micro-batches."""
@@ -208,7 +208,7 @@ class Engine:
         self.optimizer.update(self._sums[2], is_finite=self._sums.isfinite().all())
 
     def _batches(self, examples: Sequence[Example]) -> list[MicroBatch]:
-        """Return this rank's micro-batches."""
+        """Divide the examples into micro-batches, and return this rank's share."""
         groups = split([len(e.tokens) for e in examples], budget=self.budget or 0, ranks=self.ranks.count)
         batches = []
         for group in groups[self.ranks.own]:
@@ -266,7 +266,7 @@ class Engine:
         for is_recomputed in {"on": (True,), "off": (False,), "auto": (False, True)}[self.recipe.recompute]:
             set_recompute(self.packed.layers, is_on=is_recomputed)
             peaks = {}
-            for probe in (small, small, large):  # twice, because the first run of compiled code allocates memory
+            for probe in (small, small, large):  # `small` twice, as compiled code allocates memory at first
                 self._free()
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
@@ -336,7 +336,7 @@ def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *
         chosen = PRECISIONS[recipe.precision]
         if device.type == "cuda" and chosen.weights != "bfloat16":
             raise UserError(
-                f"precision: {chosen.name} cannot be trained on a GPU: its attention supports only 16-bit numbers.",
+                f"precision: {chosen.name} cannot be used on a GPU, where attention supports only 16-bit numbers.",
                 hint="Use bf16-master, which keeps a float32 master copy of the weights.",
             )
         return chosen

@@ -74,7 +74,7 @@ def noise(key: torch.Tensor, tick: torch.Tensor, index: torch.Tensor) -> torch.T
 
 
 def rounded(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
-    """Round float32 to bfloat16 stochastically, by the lower 16 bits of the noise."""
+    """Round float32 to bfloat16 stochastically, using the lower 16 bits of the noise."""
     raised = (values.view(torch.int32) + (bits & 0xFFFF)) & _HIGH
     return raised.view(torch.float32).to(torch.bfloat16)
 
@@ -166,7 +166,7 @@ UPDATES: Final[dict[WeightStorage, Callable[..., None]]] = {
 
 
 _MOMENTUM: Final = 0.95
-"""Muon's momentum."""
+"""The momentum of Muon, as in `torch.optim.Muon`."""
 _NEWTON: Final = (3.4445, -4.7750, 2.0315)
 """The coefficients of Muon's polynomial, as used by its authors and by torch."""
 _NUMBERS_AT_ONCE: Final = 1 << 26
@@ -190,7 +190,7 @@ class TrainedParameter:
     total: torch.Tensor
     """The gradients accumulated so far in the step."""
     key: torch.Tensor
-    """The key of the noise."""
+    """The parameter's key for the noise function."""
     start: torch.Tensor
     """The index of the first element in the whole parameter."""
     numbers: int
@@ -273,7 +273,7 @@ class Optimizer:
         self._tick.fill_((step + 1) * _TICKS - 1)
 
     def update(self, norm: torch.Tensor, *, is_finite: torch.Tensor) -> None:
-        """Update all parameters by the numbers of the step, or change nothing if a loss or the norm is not finite."""
+        """Update all parameters with the numbers of the step, or change nothing if a loss or the norm is not finite."""
         clip = self.recipe.clip
         scale = torch.ones_like(norm) if clip is None else (clip / (norm + 1e-6)).clamp(max=1.0)
         finite_and_scale = torch.stack([is_finite.float(), scale])
@@ -317,7 +317,7 @@ class Optimizer:
             low = low[start : start + len(local)].clone()
         state = DTYPES[self.precision.state]
         is_hidden, is_sgd = name in self._hidden, self.recipe.optimizer == "sgd"
-        # Streams of noise are added to the key, which is a multiple of 8.
+        # The number of a noise stream is added to the key, so the key must be a multiple of 8.
         key = hashlib.blake2b(f"{self.recipe.seed}/{name}".encode(), digest_size=4).digest()
         return TrainedParameter(
             name=name,

@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 
     tokens: int
     segments: int
-    """The number of examples, including the padding and empty examples."""
+    """The number of examples, including padding and empty examples."""
     rows: int
     """The number of targets, including targets of weight 0."""
 
@@ -55,11 +55,11 @@ class Inputs(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """The sizes of the tensors."""
+        """The sizes of the micro-batch, including padding."""
         return Shape(len(self.tokens), len(self.bounds) - 1, len(self.rows))
 
     def sent(self, device: torch.device, *, longest: int, memory: "Inputs | None" = None) -> "Inputs":
-        """Return a copy on the device, in the memory of an earlier copy of the same shape if that copy is given."""
+        """Return a copy on the device; if `memory` is given, overwrite this earlier copy of the same shape."""
         *tensors, _ = self
         if device.type == "cuda":  # from pinned memory, a copy need not wait for pending work on the device
             tensors = [tensor.pin_memory() for tensor in tensors]
@@ -305,7 +305,7 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Compute attention for transformers: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    In compiled layers, `longest` is a tensor whose length is the value.
+    In compiled layers, `longest` is a tensor that has this number of rows.
     """
     if dropout or softcap:
         # Models with such settings are rejected earlier. A model that requests dropout or capping without a setting is
@@ -334,7 +334,7 @@ class _Group(NamedTuple):
     filled: torch.Tensor
     """The indexes of places with tokens."""
     tokens: torch.Tensor
-    """The indexes of all tokens."""
+    """The indexes of all tokens in the group's examples."""
 
 
 def _groups(bounds: torch.Tensor) -> Iterator[_Group]:
@@ -492,7 +492,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
-    """Keep only the input of each layer for the backward pass, or keep all activations."""
+    """If `is_on`, keep only each layer's input for the backward pass; otherwise keep all activations."""
     for layer in layers:
         layer.gradient_checkpointing = is_on
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
@@ -526,7 +526,7 @@ class PackedModel(nn.Module):  # type: ignore[misc]
 
     @property
     def layers(self) -> Any:
-        """The decoder's layers."""
+        """The decoder layers of the transformers model."""
         return self.causal.base_model.layers
 
     def hidden_states(self, inputs: Inputs) -> torch.Tensor:
