@@ -371,7 +371,7 @@ class _SampleReader:
         if combination is None:
             raise UserError(f"sample {_shown(name)}: the task does not draw this combination")
         if type(epoch) is not int or not 1 <= epoch <= self.settings.generations:
-            raise UserError(f"sample {combination.id}: its epoch is {_shown(epoch)}")
+            raise UserError(f"sample {combination.id}: its epoch {_shown(epoch)} is invalid")
         facts = mapping(record.get("store")).get(task_settings.TURNS_KEY)
         if record.get("invalidation") is not None or not isinstance(facts, list) or not facts:
             return None
@@ -386,7 +386,7 @@ class _SampleReader:
             raise UserError(f"{where}: its messages do not end with {len(facts)} turns of user and assistant")
         calls: Calls = []
         for number, fact in enumerate(facts):
-            place = len(messages) - 2 * (len(facts) - number) + 1  # the reply of the turn
+            place = len(messages) - 2 * (len(facts) - number) + 1  # the index of the turn's reply
             key = GenerateKey(self.student, combination.id, epoch - 1, ONLY_TURN if wanted == 1 else number + 1)
             outcome = _outcome(messages[place].content, mapping(fact))
             calls.append((imported_request(key, tuple(messages[:place])), outcome))

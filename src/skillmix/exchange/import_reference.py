@@ -101,7 +101,7 @@ class _Importer:
 
     def import_student(self, student: str, path: Path) -> None:
         """Store the conversations of a folder, and the gradings of the last graded turn."""
-        stored: dict[tuple[str, int], tuple[int, str] | None] = {}  # the generation and the text
+        stored: dict[tuple[str, int], tuple[int, str] | None] = {}  # the generation and the text of each conversation
         records = path / "records.csv"
         if records.is_file():
             for combination, occurrence, row in _rows_by_combination(records):

@@ -178,7 +178,7 @@ class TaskProtocol:
 
     def next_turn(self, request: Request, reply: Reply) -> Task | None:
         """Return the student's next call; None after the last turn."""
-        assert isinstance(request.key, GenerateKey)  # `asked_again` follows grading calls
+        assert isinstance(request.key, GenerateKey)  # grading calls go to `asked_again`
         if request.key.turn in (ONLY_TURN, self.prompts.turns):
             return None
         return next(iter(self._conversations.follow(request, reply)))
@@ -197,7 +197,7 @@ class TaskProtocol:
 
     def asked_again(self, request: Request, reply: Reply) -> Task | None:
         """Return the next attempt if a round's reply cannot be parsed; None if it can, or if no attempt is left."""
-        assert isinstance(request.key, GradeKey)  # `next_turn` follows a student's turns
+        assert isinstance(request.key, GradeKey)  # the student's calls go to `next_turn`
         return next(iter(self._conversations.follow(request, reply)), None)
 
     def points(self, text: StudentText, votes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, bool | None], list[str]]:
