@@ -47,7 +47,7 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
             yield f"{name} cannot be in extra; use the setting {own_settings[name]} of the same model"
         elif name in refused:
             yield f"{name} cannot be set: {refused[name]}"
-        elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # YAML: off is false
+        elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # off is false in YAML
             yield "seed can only be off, because each call has its own seed"
     names, texts = _names_and_texts(extra)
     for name in sorted(name for name in set(names) if _SECRET_NAME.search(name)):

@@ -465,7 +465,7 @@ class GuardedModel:
                 waiting.remove(request.key)
                 yield request, outcome
             if waiting or not is_over:  # otherwise the run would wait forever
-                raise ValueError(f"the model stopped before it answered all requests; {len(waiting)} are open")
+                raise ValueError(f"the model stopped before it answered all requests; {len(waiting)} have no outcome")
 
     async def probe(self) -> CallProblem | None:
         """Check that the model can be called."""

@@ -31,9 +31,9 @@ _PASSING: Final = {408, 409, 425, 429}
 _TURNED_AWAY: Final = {503, 529}  # server errors that occur before any work was done; such calls are not billed
 _UNSURE: Final = {408, 499}  # client errors after which the server may have done the work and may bill it
 MAX_REPLY: Final = 2**20
-"""The maximum size of a decoded reply in bytes, unless the request allows many tokens."""
+"""The maximum size in bytes of a decoded reply, unless the request allows many tokens."""
 MAX_LIST: Final = 2**22
-"""The maximum size of a decoded list of models in bytes."""
+"""The maximum size in bytes of a decoded list of models."""
 
 
 class Refused(CallProblem):
