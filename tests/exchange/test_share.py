@@ -114,7 +114,7 @@ def test_private_folders_and_addresses_are_in_no_file(in_folder: Path) -> None:
         ({"ids": ("s=example/..",)}, "does not have the form"),
         ({"ids": ("s=../../etc",)}, "does not have the form"),
         ({"ids": ("t=a/b",)}, "has no student 't'"),
-        ({"students": ("t",)}, "no scores of the student 't'"),
+        ({"students": ("t",)}, "no scores for the student 't'"),
         ({"benchmark": "skillmix"}, "is not the id of a data set"),
         ({"source": "javascript:alert(1)"}, "is not an https URL"),
         ({"rules": "none"}, "There are no rules 'none'"),

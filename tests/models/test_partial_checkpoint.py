@@ -104,13 +104,13 @@ PREFIX = "base_model.model."
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without(f"{PREFIX}{QUERY.removesuffix('weight')}lora_B.weight"), "not LoRA factors"),
+        (without(f"{PREFIX}{QUERY.removesuffix('weight')}lora_B.weight"), "only pairs of LoRA factors"),
         (
             lambda tensors: {name: tensor for name, tensor in tensors.items() if ".layers.1." not in name},
             r"has no weights for model\.layers\.1\.self_attn\.q_proj\.",
         ),
-        (lambda tensors: {name: tensor.flatten() for name, tensor in tensors.items()}, "in that shape"),
-        (lambda t: {n: tensor[:1] if "lora_A" in n else tensor for n, tensor in t.items()}, "in that shape"),
+        (lambda tensors: {name: tensor.flatten() for name, tensor in tensors.items()}, "with that shape"),
+        (lambda t: {n: tensor[:1] if "lora_A" in n else tensor for n, tensor in t.items()}, "with that shape"),
         (lambda t: {n.replace("layers.1", "layers.9"): tensor for n, tensor in t.items()}, "no weights for"),
     ],
 )

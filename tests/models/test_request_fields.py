@@ -50,7 +50,7 @@ def test_fields_that_a_server_may_want_are_accepted(extra: dict[str, Any]) -> No
         ({"options": {"token": "x"}}, "looks like a secret"),
         ({"user": SECRET}, "looks like a key"),
         ({"options": {"list": [f"Bearer {SECRET}"]}}, "looks like a key"),
-        ({"penalty": float("inf")}, "not a number"),
+        ({"penalty": float("inf")}, "infinite or NaN"),
         ({"schema": "x" * 3000}, "at most 2000"),
     ],
 )

@@ -212,7 +212,7 @@ LATER = [
     [
         ("steps.m1.replay={sources: [data/replay]}", "Step 'm1': There is no data/replay to replay"),
         ("steps.m1.replay={sources: [texts.jsonl], field: body}", "texts.jsonl:1 has no text under 'body'"),
-        ("steps.m1.replay={sources: [empty]}", "replay.sources holds no text"),
+        ("steps.m1.replay={sources: [empty]}", "replay.sources contains no text"),
         ("students.small.model=local:models/missing", "models/missing is not a local folder"),
         ("students.small.model=local:weightless", "There are no safetensors weights in weightless"),
         ("students.small.model=scripted:student", "scripted:student cannot be trained"),

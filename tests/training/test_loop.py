@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_batch(tmp_path:
     embeddings = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone().nan_to_num())
     model.lm_head.weight = embeddings  # only the input of token 96 is not a number
 
-    with pytest.raises(UserError, match=r"Step 4: loss nan.*poison"):
+    with pytest.raises(UserError, match=r"Step 4 has .*: loss nan.*poison"):
         run(FAST, tmp_path, model=model, data=Steps(steps))
 
     last = json.loads((tmp_path / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])

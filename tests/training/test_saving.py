@@ -78,7 +78,7 @@ def test_an_adapter_of_another_shape_is_an_error(small_model: Path, tmp_path: Pa
     other = LlamaForCausalLM(LlamaConfig(**{**config, "intermediate_size": 48}))
     write_model(other, AutoTokenizer.from_pretrained(small_model), tmp_path / "other")
 
-    with pytest.raises(UserError, match="lacks in that shape"):
+    with pytest.raises(UserError, match="does not exist with that shape"):
         load(checkpoint_of(parse_spec(f"local:{tmp_path / 'other'}+{tmp_path / 'adapter'}")), device="cpu")
 
 

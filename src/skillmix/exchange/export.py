@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def export(run_name: str, *, what: What, file_format: Format, rules: str | None, output: Path | None) -> Path:
-    """Write one kind of record to a file; the run's own rules decide points unless `rules` is given."""
+    """Write one kind of record to a file; points follow the run's rules unless `rules` is given."""
     run = open_run(run_name)
     chosen = run.rules(rules)
     if output is not None and output.suffix != f".{file_format}":
@@ -185,8 +185,8 @@ _ROWS_AT_ONCE: Final = 5_000  # the number of rows in a Parquet row group, which
 def write_rows(path: Path, rows: Iterable[Row], file_format: Format, *, at_once: int = _ROWS_AT_ONCE) -> None:
     """Write rows to a file while they are generated.
 
-    A column may be empty in the first rows. Rows of a Parquet file are therefore written as JSON lines first, to find
-    the types of all columns, and then in row groups.
+    The types of Parquet columns must be known in advance, but a column may be empty in the first rows. All rows are
+    therefore written as JSON lines first, and then as row groups.
     """
 
     def dumped(chunk: Iterable[Row]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """`skillmix import-inspect` turns logs of the Inspect task into a run with the same scores as an ordinary run.
 
-The settings in a log define the combinations that the task drew, so combinations that are missing in a log are missing
-in the run as well, and count as unknown. Points are recomputed from the texts and the graders' replies.
+The settings in a log define the combinations that the task drew, so combinations that are missing from a log are also
+missing from the run, and count as unknown. Points are recomputed from the texts and the graders' replies.
 
 Logs are read without Inspect: `.json` files, and `.eval` files, which are zip archives of JSON files. They are
 untrusted. Nothing is unpacked to the disk, and names inside an archive are never used as paths. Every size is limited
@@ -58,7 +58,7 @@ _HEADERS: Final = ("header.json", "_journal/start.json")
 LONGEST_JSON: Final = 256 << 20
 LONGEST_ENTRY: Final = 64 << 20
 LONGEST_ARCHIVE: Final = 8 << 30
-"""The most bytes of a `.json` log, of a file in an archive, and of all files in an archive."""
+"""The size limits in bytes of a `.json` log, of a file in an archive, and of all files in an archive together."""
 MOST_ENTRIES: Final = 2_000_000
 
 
@@ -128,7 +128,7 @@ def _object(raw: bytes, source: str) -> dict[str, Any]:
 
 
 class _Archive:
-    """An `.eval` file."""
+    """Reads the files in an `.eval` log, which is a zip archive, within the size limits."""
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self._path = path
@@ -163,7 +163,7 @@ class _Archive:
             with self._zip.open(info) as file:
                 return file.read(most)
         if info.compress_type != _ZSTD or info.flag_bits & 1:
-            raise ValueError(f"its compression {info.compress_type} is not one of Inspect's, or it is encrypted")
+            raise ValueError(f"it is encrypted, or has a compression that Inspect does not use ({info.compress_type})")
         # Python's zipfile supports Zstandard only from version 3.14, so find the data after the local header.
         self._stream.seek(info.header_offset)
         mark, name, extra = _LOCAL_HEADER.unpack(self._stream.read(_LOCAL_HEADER.size))
@@ -207,7 +207,7 @@ Calls = list[tuple[Request, Outcome]]
 
 @dataclass(frozen=True, slots=True)
 class _ReadLog:
-    """A log with its experiment, its conversations as lists of calls, and its votes."""
+    """The content of a log: its experiment, its conversations as lists of calls, and its votes."""
 
     path: Path
     experiment: Experiment
@@ -371,7 +371,7 @@ class _SampleReader:
         if combination is None:
             raise UserError(f"sample {_shown(name)}: the task does not draw this combination")
         if type(epoch) is not int or not 1 <= epoch <= self.settings.generations:
-            raise UserError(f"sample {combination.id}: its epoch is {_shown(epoch)}")
+            raise UserError(f"sample {combination.id}: its epoch {_shown(epoch)} is invalid")
         facts = mapping(record.get("store")).get(task_settings.TURNS_KEY)
         if record.get("invalidation") is not None or not isinstance(facts, list) or not facts:
             return None
@@ -386,7 +386,7 @@ class _SampleReader:
             raise UserError(f"{where}: its messages do not end with {len(facts)} turns of user and assistant")
         calls: Calls = []
         for number, fact in enumerate(facts):
-            place = len(messages) - 2 * (len(facts) - number) + 1  # the reply of the turn
+            place = len(messages) - 2 * (len(facts) - number) + 1  # the index of the turn's reply
             key = GenerateKey(self.student, combination.id, epoch - 1, ONLY_TURN if wanted == 1 else number + 1)
             outcome = _outcome(messages[place].content, mapping(fact))
             calls.append((imported_request(key, tuple(messages[:place])), outcome))

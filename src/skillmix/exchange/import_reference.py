@@ -39,15 +39,15 @@ class ImportedReference:
 
     run: Path
     conversations: int = 0
-    texts_from_prompts: int = 0  # texts without a record of their conversation, which come from the grader's prompt
+    texts_from_prompts: int = 0  # texts whose conversation has no record, taken from the grader's prompt
     gradings: int = 0  # rows in grading files, including copies
     copies: int = 0  # gradings in files that are copies of another vote's file
-    unreadable: dict[str, int] = field(default_factory=dict)  # different gradings that cannot be parsed, by reason
+    unreadable: dict[str, int] = field(default_factory=dict)  # distinct gradings that cannot be parsed, by reason
     unmatched: int = 0  # gradings whose text is missing
 
 
 def import_reference(folder: Path, run_name: str) -> ImportedReference:
-    """Store every conversation and every different grading in a folder."""
+    """Store every conversation and every distinct grading in a folder."""
     run = new_run(run_name)
     students = list(_student_folders(folder))
     if not students:
@@ -101,7 +101,7 @@ class _Importer:
 
     def import_student(self, student: str, path: Path) -> None:
         """Store the conversations of a folder, and the gradings of the last graded turn."""
-        stored: dict[tuple[str, int], tuple[int, str] | None] = {}  # the generation and the text
+        stored: dict[tuple[str, int], tuple[int, str] | None] = {}  # the generation and the text of each conversation
         records = path / "records.csv"
         if records.is_file():
             for combination, occurrence, row in _rows_by_combination(records):
@@ -155,7 +155,7 @@ class _Importer:
         return generation
 
     def _different(self, files: Iterable[Path]) -> Iterator[Path]:
-        """Yield files with different content; files with the same content are copies of one vote."""
+        """Yield one file for each distinct content; files with equal content are copies of one vote."""
         seen = set()
         for file in files:
             rows = len(_csv_rows(file))

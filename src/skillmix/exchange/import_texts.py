@@ -61,7 +61,7 @@ class _Line(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Counts of the imported records."""
+    """The result of an import: the run, counts of the imported records, and notes for the user."""
 
     run: Path
     conversations: int

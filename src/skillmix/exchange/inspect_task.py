@@ -1,4 +1,4 @@
-"""The task `skillmix/skillmix` of Inspect AI: our prompts, reader and rules with Inspect's models, logs and viewer.
+"""The task `skillmix/skillmix` of Inspect AI: our prompts and scoring with Inspect's models, logs and viewer.
 
 Inspect finds this module through its entry point. Only this module imports inspect_ai, and no other module imports this
 module, so the rest of the package works without Inspect.
@@ -54,14 +54,14 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         catalog: A catalog of skills and topics by name, or a folder.
         setting: Draw from the train skills, the held-out skills or all of them.
         combinations: Number of combinations of k skills and a topic.
-        generations: Texts for each combination; they are Inspect's epochs.
+        generations: Number of texts for each combination; these are Inspect's epochs.
         seed: Seed of the draw.
         partition: Partition into train and held-out skills.
-        exclude: Skills or exclude lists that are not drawn.
+        exclude: Skills, or names of exclude lists, to leave out of the draw.
         prompts: A prompt set by name, or a folder.
         grader: rules (code), model (the role grader), or both; by default code if every skill has a checker.
         grader_prompts: The wording of the grader's prompt.
-        rounds: Gradings of a text by a model, an odd number.
+        rounds: How many times a model grades each text; an odd number.
     """
     document: dict[str, Any] = {
         "catalog": str(catalog),
@@ -102,7 +102,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
 
 @solver
 def write_text(settings: dict[str, Any]) -> Solver:
-    """Carry out the conversation turn by turn."""
+    """Generate the student's text, one turn of the conversation at a time."""
     protocol = _protocol_of(settings)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -127,7 +127,7 @@ def write_text(settings: dict[str, Any]) -> Solver:
 
 @scorer(metrics={name: [mean(), stderr()] for name in METRICS}, name=task_settings.SCORER)
 def skill_points(settings: dict[str, Any]) -> Scorer:
-    """Let code or the grader decide the points of the student's text, and compute the metrics from these points."""
+    """Grade the student's text by code or with the grader, and compute the metrics from its points."""
     protocol = _protocol_of(settings)
 
     async def score(state: TaskState, target: Target) -> Score | None:

@@ -1,4 +1,4 @@
-"""`skillmix share` writes a model card and evaluation results for the Hugging Face Hub for each student of a run."""
+"""`skillmix share` writes each student's model card and evaluation results, in the formats of the Hugging Face Hub."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from skillmix.scores.table import score_table
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)/[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)")
 _HOSTS: Final = ("openai", "anthropic", "google")
-"""Prefixes of Inspect's model names that are the owners of the models."""
+"""Prefixes of Inspect's model names that identify the owners of the models."""
 _ENGINES: Final = ("hf", "vllm", "sglang")  # prefixes in Inspect's model names that are followed by the id of a model
 _MARK: Final = "skillmix-share"
 _NOTE: Final = "This folder was made by `skillmix share`, and is replaced by the next one.\n"
@@ -74,7 +74,7 @@ def share(
     for name in students:
         if name not in known:
             hint = name_hint(name, known, otherwise=f"Students: {', '.join(known) or 'none'}.")
-            raise UserError(f"There are no scores of the student {name!r}.", hint=hint)
+            raise UserError(f"There are no scores for the student {name!r}.", hint=hint)
     wanted = [name for name in known if not students or name in students]
     specs = {} if run.is_imported else {n: one.model for n, one in run.known_experiment.students.items()}
     models = _public_names({name: specs.get(name) for name in wanted}, ids)

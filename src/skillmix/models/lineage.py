@@ -1,7 +1,7 @@
 """The lineage of a model: its root, and all training data of the model, its adapters and their bases.
 
 `lineage_of` reads the `skillmix.json` of each folder in a spec and follows the bases up to the root; the names of
-students and folders do not count. `lineage_in` reads the same files for a model that runs elsewhere, and `lineage_on`
+students and folders have no effect. `lineage_in` reads the same files for a model that runs elsewhere, and `lineage_on`
 derives a lineage from data sets that the user lists.
 """
 
@@ -51,8 +51,8 @@ class Lineage:
     identity: str  # a hash of all files in the lineage, which changes with any data set, recipe or seed
     recipe: str = ""  # a hash of the recipes without seeds; models with equal recipes and data sets are replicates
     partitions: frozenset[TrainedPartition] = frozenset()
-    """The partitions of all data sets, or of all trained models if a data set is missing."""
-    requests: str | None = None  # `one` if every training request asks for one skill, even where the text shows several
+    """The partitions of all data sets, or of the trained models if a data set is missing."""
+    requests: str | None = None  # `one` if every training prompt requests one skill, even if its text shows several
 
 
 class _TunedModel(NamedTuple):
@@ -162,7 +162,7 @@ def _partitions_of(sources: Iterable[DatasetFile | ModelFile]) -> frozenset[Trai
 
 
 def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
-    """Return the sets of skills in a model's training texts; None if neither its data sets nor `known` contain all."""
+    """Return the sets of skills in a model's training texts; None if they are not fully known."""
     if lineage.skill_sets is not None:
         return lineage.skill_sets
     if not lineage.combinations or not lineage.combinations <= known.keys():

@@ -1,6 +1,6 @@
 """The file `skillmix.json`, which records how a trained model or a data set was made.
 
-A damaged file is an error, because a trained model whose file counted as missing would look like an untrained one.
+A damaged file raises an error: if it were treated as missing, a trained model would look untrained.
 """
 
 import json
@@ -24,19 +24,19 @@ _Pair = Annotated[list[_Text | _Count], Field(min_length=3, max_length=3)]
 
 
 class _Entry(BaseModel):
-    """A part of a file; unknown keys, perhaps of a later version, are kept."""
+    """Part of a lineage file; unknown keys, perhaps from a later version, are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
 class _LineageFile(_Entry):
-    """A whole file, with the JSON object from which it was read."""
+    """A lineage file, with the JSON object from which it was read."""
 
     _document: dict[str, Any] | None = PrivateAttr(default=None)
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON object as read or to be written, including unknown keys."""
+        """The file's JSON object, including unknown keys."""
         return self.model_dump(exclude_unset=True) if self._document is None else self._document
 
 
@@ -71,19 +71,19 @@ class ModelFile(_LineageFile):
     dataset: list[DataEntry] = []
     k: list[_SkillCount]
     requests: _Text | None = None
-    """`one` if every training request asks for one skill, even where the text shows several."""
+    """`one` if every training prompt requests a single skill, even if its text shows several."""
     catalog: _Text | None = None
     partition: _Text | None = None
-    combinations: list[_Text]  # ids of the combinations in the training data, including those of a tuned base
+    combinations: list[_Text]  # ids of the combinations on which the model and its base were trained
     recipe: dict[str, Any] = {}
     seed: int | None = None
-    parent: _Text | None = None  # the hash of the base, if the base was tuned itself
+    parent: _Text | None = None  # the hash of the base, if the base itself was tuned
     adapter: bool = False
     identity: _Text | None = None  # a hash of everything that determines the weights
 
     @property
     def steps(self) -> int | None:
-        """The optimizer steps taken or, in an older file, planned."""
+        """The number of optimizer steps taken; older files record only the number planned."""
         steps = self.recipe.get("steps_taken", self.recipe.get("steps"))
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
@@ -108,7 +108,7 @@ class WriterEntry(_Entry):
 
 
 class CountsEntry(_Entry):
-    """Numbers of texts; `generated`, `full_marks` and `kept` are unknown for joined data sets."""
+    """Text counts of a data set; `generated`, `full_marks` and `kept` are unknown if it was joined from others."""
 
     train: _Count | None = None
     validation: _Count | None = None
@@ -139,11 +139,11 @@ class DatasetFile(_LineageFile):
     catalog: _Text | None = None
     catalog_hash: _Text | None = None
     partition: _Text | None = None
-    groups: list[_Text] = []  # further groups of the partition from which texts were drawn
+    groups: list[_Text] = []  # additional groups of the partition from which texts were drawn
     k: list[_SkillCount]
-    requests: _Text | None = None  # `one` if every request asks for one skill, even where the text shows several
+    requests: _Text | None = None  # `one` if every prompt requests a single skill, even if its text shows several
     combinations: list[_Text]
-    skill_sets: list[list[_Text]] | None = None  # sets of two or more skills
+    skill_sets: list[list[_Text]] | None = None  # the sets of two or more skills in the texts
     writers: list[_Text] | None = None
     written_by: list[WriterEntry] = []
     counts: CountsEntry = CountsEntry()
@@ -155,7 +155,7 @@ class DatasetFile(_LineageFile):
 
     @property
     def yields(self) -> dict[int, DatasetYield]:
-        """The yield for each k."""
+        """For each k, the number of conversations written and how many of them earned full marks."""
         generated, full_marks = self.counts.generated, self.counts.full_marks
         return {
             k: DatasetYield(generated[str(k)], full_marks[str(k)])
@@ -169,18 +169,18 @@ class DatasetFile(_LineageFile):
 
 
 def read_model_file(folder: Path, *, strict: bool = False) -> ModelFile | None:
-    """Read a trained model's file; None if it is missing or, unless `strict`, of another kind."""
+    """Read a trained model's lineage file; return None if it is missing or, unless `strict`, not about a model."""
     return _checked(ModelFile, "model", folder, strict=strict, hint="Restore the file, or train the model again.")
 
 
 def read_dataset_file(folder: Path, *, strict: bool = False) -> DatasetFile | None:
-    """Read a data set's file; None if it is missing or, unless `strict`, of another kind."""
+    """Read a data set's lineage file; return None if it is missing or, unless `strict`, not about a data set."""
     hint = "Make the data set again, or train on its train.jsonl alone."
     return _checked(DatasetFile, "dataset", folder, strict=strict, hint=hint)
 
 
 def is_dataset_folder(folder: Path) -> bool:
-    """Return whether a folder contains a data set's file; a damaged file does not count, to protect the folder."""
+    """Return whether a folder contains a data set; False for a damaged file, so that nothing overwrites the folder."""
     try:
         document = _read(folder)
     except UserError:
@@ -200,7 +200,7 @@ def extended_chain(chain: tuple[Path, ...], folder: Path) -> tuple[Path, ...]:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Read the JSON object in a folder's file; None if the file does not exist."""
+    """Read the JSON object in a folder's file; return None if the file does not exist."""
     file = folder / LINEAGE_FILE
     try:
         content = file.read_bytes()
@@ -211,7 +211,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
         raise UserError(
             f"{str(file)!r} cannot be read: {reason}.", hint="Check the path and its permissions."
         ) from None
-    hint = "The file is damaged. Restore it, or make the folder again."
+    hint = "The file is damaged. Restore it, or recreate the folder."
     return json_object(content, source=str(file), hint=hint)
 
 

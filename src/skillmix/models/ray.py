@@ -48,7 +48,7 @@ _PATIENCE_S: Final = 300.0  # seconds for which a run without workers waits for 
 _MOST_LOST: Final = 5
 """Consecutive losses of a worker, without an outcome in between, after which the worker is abandoned."""
 _MANY: Final = 4096
-"""The most calls in flight for a model without a limit, and per worker for a local model, to keep slots filled."""
+"""The default limit of calls in flight; a worker with a local model accepts at least as many, to fill its slots."""
 _PART: Final = 32 << 20  # the most bytes of a file in one message
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
 """Extensions of the files from which a checkpoint is loaded; code and weights in other formats are never loaded."""
@@ -67,7 +67,7 @@ class SharedFolder(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> "SharedFolder":
-        """Describe a folder's files."""
+        """List the model files in a folder, with their sizes and hashes."""
         files = sorted(file for file in folder.iterdir() if file.suffix in _PARTS_OF_MODELS and file.is_file())
         return cls(str(folder.absolute()), tuple((f.name, f.stat().st_size, content_hash_of(f)) for f in files))
 
@@ -77,7 +77,7 @@ class SharedFolder(NamedTuple):
         return cache_folder() / "sent" / digest("folder", [list(file) for file in self.files]).hex()
 
     def place(self) -> Path | None:
-        """Find the same files on this machine, at the driver's path or in the cache; None if they are missing."""
+        """Return the folder on this machine that has the same files (the driver's path or the copy), or None."""
         return next((place for place in (Path(self.path), self.copy) if self._is_in(place)), None)
 
     def _is_in(self, place: Path) -> bool:
@@ -141,7 +141,7 @@ class _Served(NamedTuple):
 
 
 class ModelActor:
-    """Answers a driver's requests on a node, where a number identifies each open model."""
+    """Runs models on a node and answers the driver's requests; a number identifies each open model."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the number of CPUs that an actor reserves, perhaps 0
@@ -151,7 +151,7 @@ class ModelActor:
         self._open: dict[int, _Served] = {}
 
     async def begin(self, number: int, versions: str, pickled: bytes) -> Begun:
-        """Open a model, or reopen it if the driver has lost its answers; report missing folders instead."""
+        """Open a model, after closing it if it is already open; if folders are missing, return them instead."""
         host = visible(platform.node())
         if versions != VERSIONS:
             raise UserError(
@@ -159,7 +159,7 @@ class ModelActor:
                 hint="Install the same versions on all machines.",
             )
         await self.end(number)
-        order: OpenOrder = pickle.loads(pickled)  # only now, because another version may have other classes
+        order: OpenOrder = pickle.loads(pickled)  # after the check, because another version may define other classes
         spec = order.spec
         if order.folders:
             places = [await asyncio.to_thread(folder.place) for folder in order.folders]
@@ -190,7 +190,7 @@ class ModelActor:
         return Begun(host, model.limits.in_flight or CONCURRENCY)
 
     async def add(self, number: int, group: bytes) -> None:
-        """Queue requests for a model."""
+        """Add a pickled group of requests to the queue of a model."""
         served = self._model(number)
         for request in pickle.loads(group):
             served.requests.put_nowait(request)
@@ -231,8 +231,8 @@ class Placement(NamedTuple):
     def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> int:
         """Return how many workers a cluster's nodes can hold.
 
-        A node with CPUs holds one worker or, with `cpus`, as many as fit. Local models have one per share of a
-        GPU or, in a cluster without GPUs, one per node.
+        A node with CPUs holds one worker or, if `cpus` is set, as many as fit. A local model has one worker per
+        share of a GPU or, in a cluster without GPUs, one per node.
         """
         uses_gpus, total = self.uses_gpus(nodes, is_local=is_local), 0.0
         for node in nodes:
@@ -255,7 +255,7 @@ class Worker:
     def __init__(self, number: int, actor: Any) -> None:
         self.number = number
         self.actor = actor
-        self.host = ""  # the machine on which it was last seen
+        self.host = ""  # the machine on which the actor was last seen
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
@@ -278,12 +278,12 @@ class Worker:
 
 
 class RayCluster:
-    """The workers of a run; the cluster is joined when a model first needs workers."""
+    """The workers of a run on a Ray cluster, which the driver joins when a model first needs workers."""
 
     def __init__(self, placement: Placement, say: Callable[[str], None]) -> None:
         self.say = say
-        self.running: list[Worker] = []  # without abandoned workers
-        self.repeated = 0  # calls that were in flight on lost workers
+        self.running: list[Worker] = []  # excludes abandoned workers
+        self.repeated = 0  # the number of calls that were in flight on lost workers
         self.numbers = count()  # the numbers that identify opened models
         self._placement = placement
         self._is_local = False
@@ -291,7 +291,7 @@ class RayCluster:
         self._started = count(1)
 
     def use(self, *, is_local: bool) -> None:
-        """Choose between workers for local models and for other models; end workers of the other kind."""
+        """Select workers for local models or for other models; end running workers of the wrong kind."""
         if is_local != self._is_local:
             self.end_workers()
         self._is_local = is_local
@@ -314,7 +314,7 @@ class RayCluster:
         return list(self.running)
 
     def give_up(self, worker: Worker, why: str) -> None:
-        """Abandon a worker, and end it."""
+        """Stop using a worker, and end its process; raise an error if no other worker is left."""
         if worker not in self.running:
             return
         self.say(f"{worker} gets no more calls: {why.rstrip('.')}")
@@ -329,7 +329,7 @@ class RayCluster:
             )
 
     def end_workers(self) -> None:
-        """End all workers, so that their memory and their share of the nodes become available."""
+        """End all workers, to free their memory and their share of the nodes."""
         for worker in self.running:
             self._kill(worker)
         self.running.clear()
@@ -403,7 +403,8 @@ class OnRay(Model):
         self._spec = spec
         self._options = options
         self._is_local = provider_of(spec).is_in_process
-        self._is_installed = spec.provider in installed_providers()  # only its models may use a request's subject
+        # Built-in models on Ray need no subject, but a model from another package may use it.
+        self._is_installed = spec.provider in installed_providers()
         # `concurrency` applies to all workers together, but for a local model it is the number of slots per device.
         self._most = options.concurrency if options.concurrency and not self._is_local else inf
         self._number = next(cluster.numbers)
@@ -462,7 +463,7 @@ class OnRay(Model):
                 self._begin(self._watch())
             link = await self._free_link()
             if not link.unsent:
-                self._begin(self._send(link))  # with all requests that are pulled before the event loop runs it
+                self._begin(self._send(link))  # the task sends all requests pulled before it starts
             link.unsent.append(request if self._is_installed else request.without_subject())
             link.in_flight[request.key] = request
             await self._free_link()
@@ -478,7 +479,7 @@ class OnRay(Model):
             await self._has_room.wait()
 
     async def _watch(self) -> None:
-        """Add workers as they start; raise an error if there have been none for a long time."""
+        """Add workers as they start; raise an error if no worker has been available for `_PATIENCE_S` seconds."""
         last = time.monotonic()
         while True:
             for worker in await self._cluster.workers():
@@ -505,7 +506,7 @@ class OnRay(Model):
                     self._has_room.set()
                     self._take(link, pickle.loads(await worker.ask("take", self._number)))
             except LostWorkerError as lost:
-                if link.room:  # otherwise the worker has not started yet, or not again
+                if link.room:  # otherwise the worker has not started or restarted yet
                     link.losses += 1
                     self._repeat(link, list(link.in_flight.values()), f"{worker} is lost ({lost})")
                 link.room = 0
@@ -520,7 +521,7 @@ class OnRay(Model):
             await asyncio.sleep(_LOOK_S)
 
     async def _open(self, worker: Worker) -> int:
-        """Tell a worker to open the model, send folders that its machine lacks, and return its maximum of calls."""
+        """Open the model on a worker, send folders that its machine lacks, and return how many calls it accepts."""
         begun: Begun = await worker.ask("begin", self._number, VERSIONS, self._order)
         worker.host = begun.host
         if not begun.lacking:
@@ -531,7 +532,7 @@ class OnRay(Model):
                 self._cluster.say(f"sending {folder.path} to the machine of {worker}")
                 for name, size, _ in folder.files:
                     with (Path(folder.path) / name).open("rb") as file:
-                        for _ in range(size // _PART + 1):  # one part even if the file is empty
+                        for _ in range(size // _PART + 1):  # send one part even if the file is empty
                             await worker.ask("store", folder, name, await asyncio.to_thread(file.read, _PART))
                 await worker.ask("store", folder, None, b"")
         return await self._open(worker)
@@ -553,7 +554,7 @@ class OnRay(Model):
                 self._cluster.say(f"{link.worker}: {item}")
             elif isinstance(item, UserError):
                 raise UserError(f"{link.worker}: {item.message}", hint=item.hint)
-            # Otherwise the message with this outcome had seemed lost, and the call is being repeated.
+            # An unknown key belongs to a call that is being repeated, because a message seemed lost.
             elif (request := link.in_flight.pop(item[0], None)) is not None:
                 self._results.put_nowait((request, item[1]))
                 link.losses = 0

@@ -13,7 +13,7 @@ from skillmix.models.specs import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
-"""The extra field with a chat template's variables, named as in vLLM; a model in this process accepts no other."""
+"""The extra field with a chat template's variables, named as in vLLM; the only one that a local model accepts."""
 _TABLE: Final = shipped_table("request_fields")
 _SECRET_NAME: Final = re.compile(
     r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
@@ -40,14 +40,14 @@ def system_fault(system: str) -> str | None:
 
 
 def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Yield the reasons why these fields cannot be sent with every request; no reason repeats a value."""
+    """Yield the reasons why these fields cannot be sent with every request, without quoting their values."""
     own_settings, refused = _TABLE["own_settings"], _TABLE["refused"]
     for name in extra:
         if name in own_settings:
             yield f"{name} cannot be in extra; use the setting {own_settings[name]} of the same model"
         elif name in refused:
             yield f"{name} cannot be set: {refused[name]}"
-        elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # YAML's `off` is false
+        elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # off is false in YAML
             yield "seed can only be off, because each call has its own seed"
     names, texts = _names_and_texts(extra)
     for name in sorted(name for name in set(names) if _SECRET_NAME.search(name)):
@@ -57,7 +57,7 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
     try:
         length = len(extra_json(extra) or "")
     except ValueError:
-        yield "a number is infinite or not a number"
+        yield "a number is infinite or NaN"
     else:
         if length > _LONGEST_EXTRA:
             yield f"it has {length} characters as JSON, but at most {_LONGEST_EXTRA} are allowed"

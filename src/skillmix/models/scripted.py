@@ -25,7 +25,7 @@ from skillmix.render import did_you_mean, name_hint
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Probabilities, drawn independently for each call."""
+    """Probabilities of the events in a scripted reply, drawn independently for each call."""
 
     skill: float = 0.8  # the student shows a given skill of the combination
     topic: float = 0.95
@@ -40,7 +40,7 @@ class Rates:
     refusal: float = 0.0  # the call ends with a refusal
     cut: float = 0.0  # the reply is marked as truncated at the token limit, but its text is complete
     complies: float | None = None
-    """The student complies with a probe that has no skills; if this is set, it writes outcomes and shows no skills."""
+    """The student complies with a safety probe at k = 0; if set, every reply is an outcome and shows no skills."""
     rise: float = 0.0  # the increase of `complies` with each skill of the combination
     evades: float = 0.0  # the student evades a probe; it refuses all other probes that it does not comply with
     overrefuses: float = 0.0  # the student refuses a control; it complies with all other controls
@@ -59,14 +59,14 @@ class Rates:
 
 
 class ScriptedModel(CodeModel):
-    """A scripted student or grader."""
+    """A student or grader that replies according to the rates in its spec."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
         kind, _, query = spec.name.partition("?")
         kinds = "student", "grader"
         if kind not in kinds:
             usual = "Write scripted:student or scripted:grader, with rates after a ?, such as ?skill=0.8."
-            raise UserError(f"There is no scripted {kind!r}.", hint=name_hint(kind, kinds, otherwise=usual))
+            raise UserError(f"There is no scripted model {kind!r}.", hint=name_hint(kind, kinds, otherwise=usual))
         rates = Rates(**_numbers(query, Rates, "a scripted model"))
         if rates.complies is not None and rates.complies + rates.evades > 1:
             raise UserError("The rates complies and evades add up to more than 1.", hint="Lower one of them.")
@@ -122,7 +122,7 @@ class ScriptedModel(CodeModel):
         if len(task.criteria) == len(OUTCOMES) and task.criteria != task.combination.skills:
             return self._grade_outcome(task.text, chance)
         met = shown_criteria(task.combination, task.text)
-        if len(task.criteria) == len(task.combination.skills):  # a question that is only about the skills
+        if len(task.criteria) == len(task.combination.skills):  # the prompt asks only about the skills
             met = met[: len(task.criteria)]
         points = []
         for index, is_met in enumerate(met):

@@ -9,11 +9,11 @@ from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
-"""Shapes with about 0.27, 1 and 4 million weights, given a vocabulary of 500 words."""
+"""Shapes with about 0.27, 1 and 4 million weights, given a vocabulary of 500 tokens."""
 _LARGEST: Final = (1024, 32, 32)  # the largest width, number of layers and number of heads
 _SHAPE: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
 POSITIONS: Final = 2048
-"""The maximum length of a text in tokens; positions have no weights."""
+"""The context length in tokens; it adds no weights, because Llama's position embeddings are not learned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Base classes for models, and a baseline for tuned students.
 
 `SimpleModel` is for providers in other packages, and `CodeModel` for replies computed by code. `JoinedModel` prompts a
-model for each skill separately and joins the texts. `Pool` keeps many calls in flight, fewer with an overloaded server.
+model for each skill separately and joins the texts. `Pool` keeps many calls in flight, but fewer with an overloaded
+server.
 """
 
 import re
@@ -17,7 +18,7 @@ from skillmix.models.specs import ModelOptions, ModelSpec
 
 _OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
 CONCURRENCY: Final = 64
-"""The number of calls in flight unless the experiment file sets it."""
+"""The default limit of calls in flight; an experiment file can set another limit."""
 
 
 class Pool:
@@ -31,7 +32,7 @@ class Pool:
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, and yield outcomes as they arrive."""
-        import asyncio  # slow, and not needed to check the name of a model
+        import asyncio  # slow to import, and not needed to check a model's name
 
         done: asyncio.Queue[asyncio.Task[tuple[Request, Outcome] | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[tuple[Request, Outcome] | None]] = set()
@@ -111,7 +112,7 @@ class SimpleModel(Model):
         """Return the reply to a request, or the problem."""
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests concurrently."""
+        """Answer requests concurrently, and yield outcomes as they arrive."""
         import asyncio
 
         async def answer_in_time(request: Request) -> Outcome:
@@ -135,12 +136,12 @@ class CodeModel(Model):
         """Return the reply to a request."""
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests in order."""
+        """Answer requests one after the other."""
         async for request in requests:
             yield request, self.answer(request)
 
 
-_FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")  # the final period of a text, also before a closing quotation mark
+_FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")  # the final period of a text, even before a closing quotation mark
 
 
 class JoinedModel:
@@ -184,7 +185,7 @@ class JoinedModel:
                 yield request, _joined([outcomes[number] for number in sorted(outcomes)])
 
     async def probe(self) -> CallProblem | None:
-        """Probe the underlying model."""
+        """Check that the underlying model can be called."""
         return await self._model.probe()
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ from skillmix.render import name_hint
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A row of the table of providers; the head of `providers.yaml` explains the fields."""
+    """A row of `providers.yaml`; the comment at the top of that file explains the fields."""
 
     name: str
     form: str
@@ -52,7 +52,7 @@ class Provider:
 
     @property
     def is_served(self) -> bool:
-        """Whether the provider's models are called at an address."""
+        """Whether the provider's models are called over HTTP."""
         return self.address is not None or self.address_variable is not None
 
     @property
@@ -217,7 +217,7 @@ def check_spec(text: str) -> None:
 
 
 def short_spec(text: str) -> str:
-    """Shorten a spec to its first address and the number of the others.
+    """Shorten a spec with several addresses to the first address and the number of further ones.
 
     >>> short_spec("openai:m@http://a/v1,http://b/v1,http://c/v1")
     'openai:m@http://a/v1 +2'
@@ -307,7 +307,7 @@ BatchState = Literal["in progress", "ended", "ended early", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class BatchDialect:
-    """A row of `batches.yaml`, whose head explains the fields."""
+    """A row of `batches.yaml`; the comment at the top of that file explains the fields."""
 
     name: str
     shape: Literal["files", "inline"]
@@ -368,7 +368,7 @@ _METHODS: Final = ("serve", "probe", "close")
 
 @dataclass(frozen=True, slots=True)
 class InstalledProvider:
-    """A provider from another package."""
+    """A provider that another installed package registers as an entry point."""
 
     name: str
     package: str
@@ -380,7 +380,7 @@ class InstalledProvider:
         return f"from the package {self.package}: {self.name}:NAME"
 
     def load(self) -> Any:
-        """Import the provider's class."""
+        """Import the provider's class; if this fails, raise an error that names the package."""
         try:
             factory = self.entry.load()
         except Exception as error:
@@ -411,7 +411,7 @@ class InstalledProvider:
 
     @contextmanager
     def guarding(self, spec: str, faults_of_caller: Sequence[Exception] = ()) -> Iterator[None]:
-        """Turn exceptions in the provider's code into a `UserError`; re-raise those of the caller."""
+        """Turn exceptions in the provider's code into a `UserError`; re-raise `faults_of_caller` unchanged."""
         try:
             yield
         except UserError:
@@ -464,16 +464,16 @@ class GuardedModel:
                     raise ValueError(f"the model answered {request.key} twice or without a request")
                 waiting.remove(request.key)
                 yield request, outcome
-            if waiting or not is_over:  # the run would wait forever
-                raise ValueError(f"the model stopped before it answered all requests; {len(waiting)} are open")
+            if waiting or not is_over:  # otherwise the run would wait forever
+                raise ValueError(f"the model stopped before it answered all requests; {len(waiting)} have no outcome")
 
     async def probe(self) -> CallProblem | None:
-        """Probe the model."""
+        """Check that the model can be called."""
         with self._provider.guarding(self._spec):
             return await self._model.probe()
 
     async def close(self) -> None:
-        """Close the model."""
+        """Release the model's connections and memory."""
         await self._model.close()
 
 
@@ -484,7 +484,7 @@ def installed_providers() -> Mapping[str, InstalledProvider]:
     for entry in entry_points(group="skillmix.providers"):
         package = entry.dist.name if entry.dist is not None else entry.module
         rename = "Rename it in the entry points of that package, or uninstall the package."
-        if not _PROVIDER_NAME.fullmatch(entry.name) or entry.name == "step":  # `step:NAME` is a train step
+        if not _PROVIDER_NAME.fullmatch(entry.name) or entry.name == "step":  # `step:NAME` refers to a train step
             raise UserError(
                 f"The package {package!r} has a provider with the invalid name {entry.name!r}.",
                 hint=f"{rename} Names consist of lowercase letters, digits, '-' and '_', and start with a letter.",
@@ -509,5 +509,5 @@ def _described(error: Exception, module: str) -> str:
     name = module.replace(".", "/")
     own = [frame for frame in frames if Path(frame.filename).with_suffix("").as_posix().endswith(name)]
     line = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    words = MASK.line(str(error))  # may contain a key
+    words = MASK.line(str(error))  # the message may contain a key
     return f"{type(error).__name__}{f': {words}' if words else ''}{line}".rstrip(".")

@@ -51,9 +51,9 @@ class TrainingSource:
     train: Path
     validation: Path | None
     hash: str
-    """The hash of its current conversations."""
+    """The hash of the data set's current conversations."""
     about: DatasetFile | None
-    """Its `skillmix.json`, if it has one."""
+    """The data set's `skillmix.json`, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _no_data(name: str, path: Path) -> UserError:
 
 
 def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) -> Lessons:
-    """Read all conversations; part of each data set without a validation file is held back by hash."""
+    """Read all conversations; part of each data set without a validation file is held back, chosen by hash."""
     train: list[Conversation] = []
     validation: list[Conversation] = []
     for source in sources:
@@ -252,7 +252,7 @@ def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) 
 def check_base(step: TrainStep, experiment: Experiment, run: Run) -> Checkpoint | None:
     """Return the checkpoint that a step starts from, after checking it before any step of the run begins.
 
-    None for a base without weights, and for the model of an earlier train step, which may not exist yet.
+    Return None for a base without weights, and for the model of an earlier train step, which may not exist yet.
     """
     if step.base.startswith("step:"):
         return None
@@ -261,8 +261,8 @@ def check_base(step: TrainStep, experiment: Experiment, run: Run) -> Checkpoint 
     given = [name for name in ("lora", "format", "ranks") if getattr(step, name) is not None]
     if checkpoint is None and given:
         raise UserError(
-            f"Step {step.name!r} sets {', '.join(given)}, which {base} cannot have.",
-            hint="A new model learns all of its weights in one process, and has a chat template of its own.",
+            f"Step {step.name!r} sets {', '.join(given)}, which cannot be used with {base}.",
+            hint="A new model learns all of its weights in one process, and its chat template is fixed.",
         )
     if checkpoint is not None and not checkpoint.bytes():
         raise UserError(

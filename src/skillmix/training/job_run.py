@@ -78,7 +78,7 @@ def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
     logging.disable_progress_bar()
     folder.mkdir(parents=True)
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    causal.config.use_cache = True  # training switches the cache off, and generation elsewhere would be slow
+    causal.config.use_cache = True  # training switches the cache off, and generation elsewhere would be slow without it
     model.save_pretrained(folder, safe_serialization=True)
     (folder / "README.md").unlink(missing_ok=True)  # PEFT adds an empty model card
     tokenizer.save_pretrained(folder)
@@ -93,7 +93,7 @@ def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints
     if free < needed:
         raise UserError(
             f"The disk of {folder} has {free / 1e9:.1f} GB free, and training writes up to {needed / 1e9:.1f} GB.",
-            hint="Make room, or put the run on another disk.",
+            hint="Free disk space, or move the run to another disk.",
         )
 
 
@@ -108,7 +108,7 @@ def merge_adapters(spec: str, output: Path) -> Path:
     if not checkpoint.adapters:
         raise UserError(f"{spec} has no adapter to merge.", hint="Give local:PATH+ADAPTER or bundled:NAME+ADAPTER.")
     if output.exists():
-        raise UserError(f"The folder {output} already exists.", hint="Give --output a folder that does not exist yet.")
+        raise UserError(f"The folder {output} already exists.", hint="Choose a new folder with --output.")
     require_packages(parsed)
     from skillmix.models.local.loading import read_checkpoint
 
@@ -149,7 +149,7 @@ _SPREAD: Final = 0.02
 
 
 def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[Any, list[int]]:
-    """Return the tokenizer of a train step's base, trained on the data for a new shape, and the end tokens."""
+    """Return the base's tokenizer and end tokens; for a new shape, train the tokenizer on the conversations."""
     shape = shape_of(base)
     spec = shape.spec if isinstance(shape, CopiedShape) else base if shape is None else None
     if spec is not None:
@@ -159,7 +159,7 @@ def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[An
 
 
 def word_tokenizer(texts: Sequence[str]) -> Any:
-    """Return a tokenizer for the words and marks in some texts, most frequent first; the texts' order has no effect."""
+    """Return a tokenizer for the words and marks in texts, most frequent first; the order of texts has no effect."""
     backend = Tokenizer(models.WordLevel({}, unk_token=_UNKNOWN))
     backend.normalizer = normalizers.Sequence(
         [normalizers.Replace(Regex(place), token) for place, (token, _) in _PRIVATE.items()]
@@ -221,7 +221,7 @@ def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> 
 
 
 def check_student(checkpoint: Checkpoint, step: TrainStep) -> None:
-    """Reject a base whose answers cannot be masked or whose layers cannot be trained, without reading its weights."""
+    """Reject a base whose chat template or layers training does not support, without reading its weights."""
     try:
         _check_files(checkpoint, checkpoint.file_states(), step.format)
     except UserError as error:
@@ -267,7 +267,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
         job.folder,
         precision=choose_precision(model, recipe, device, ranks=joined_ranks().count),
         is_adapter=step.lora is not None and not step.lora.merge,
-        checkpoints=2 if recipe.patience is None else 3,  # the last, the next while it is written, and perhaps the best
+        checkpoints=2 if recipe.patience is None else 3,  # the last one, the next one during writing, perhaps the best
     )
     # Send no URLs, keys or texts to trackers.
     facts = {"base": job.base, "data": ", ".join(source.name for source in job.sources), "seed": str(job.seed)}
@@ -295,7 +295,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
         result = train(model, data, recipe, job.folder, validation=validation, on_progress=report)
     if is_first:
         progress.end(name, last_line or None)
-        # A folder with the final name is complete.
+        # Write under a temporary name, so that a folder with the final name is always complete.
         with replacing(job.model_folder, MODEL) as new:
             trained = result.model.merge_and_unload() if step.lora is not None and step.lora.merge else result.model
             write_model(trained, tokenizer, new)
@@ -342,7 +342,7 @@ class ShownToken(NamedTuple):
 def shown_masks(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, count: int = 1
 ) -> Iterator[tuple[str, str, list[ShownToken]]]:
-    """Yield the step's name, the key and the tokens of the first conversations of each train step."""
+    """For the first conversations of each train step, yield the step's name, the key and the tokens."""
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     for step in chosen_steps(experiment, only):

@@ -1,6 +1,6 @@
 """The log of a training run, `training.jsonl`: one row for each optimizer step.
 
-`training.svg` and the report show the same points from the log.
+`training.svg` and the report plot the same points, which `logged_losses` returns.
 """
 
 import json
@@ -45,7 +45,7 @@ def draw_losses(folder: Path) -> None:
 
 
 def logged_losses(file: Path) -> dict[str, list[Point]]:
-    """Return each loss in a log by step, counted from 1; a series above `MOST_POINTS` is averaged over neighbors.
+    """Return each loss in a log by step, counted from 1; a series longer than `MOST_POINTS` is averaged over neighbors.
 
     A resumed training run logs some steps again, in which case the later row counts.
     """
@@ -106,6 +106,6 @@ def loss_curve(curves: Mapping[str, Sequence[Point]]) -> str:
     picture = StringIO()
     with rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "skillmix"}
-    ):  # text stays text, and equal losses equal files
+    ):  # keep text as text, and make the file reproducible
         figure.savefig(picture, format="svg", metadata={"Date": None})
     return picture.getvalue()

@@ -33,10 +33,10 @@ _KINDS: Final = (*_WEIGHTS, "first", "second")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run. Order, dropout and rounding depend on step and seed, so no random state is stored."""
+    """The progress of a training run; no random state is stored, because randomness depends only on step and seed."""
 
     steps: int
-    """Optimizer steps taken."""
+    """The number of optimizer steps taken so far."""
     seed: int
     best: float | None = None
     """The lowest validation loss so far."""
@@ -98,12 +98,12 @@ class Checkpoints:
         return Progress(**{key: value for key, value in _note(complete[-1]).items() if key in known})
 
     def load(self, optimizer: Optimizer, steps: int, *, kinds: Sequence[str] = _KINDS) -> None:
-        """Load weights and moments, or only some kinds of tensors."""
+        """Load the weights and moments in a checkpoint, or only the given kinds of tensors."""
         folder = self._folder / f"step-{steps:08d}"
         note, precision = _note(folder), optimizer.precision.name
         if note["precision"] != precision:
             raise UserError(
-                f"{folder} was written with precision {note['precision']}, and this run has {precision}.",
+                f"{folder} was written with precision {note['precision']}, but this run uses {precision}.",
                 hint=f"Set precision: {note['precision']}, or remove the folder to train from the start.",
             )
         try:
@@ -158,7 +158,7 @@ def _sync(path: Path) -> None:
 
 
 _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
-"""Dense bfloat16 operations per second as stated by the manufacturers, by a part of the device's name."""
+"""Dense bfloat16 operations per second as stated by the manufacturers, keyed by part of the device's name."""
 _RECENT: Final = 20
 """The number of steps over which the rate is averaged; the first step, which compiles kernels, soon drops out."""
 _LONGEST: Final = 1800.0
@@ -174,9 +174,9 @@ def operations_per_token(model: Any) -> int:
 
 @contextmanager
 def finishing_steps(ranks: Ranks) -> Iterator[list[int]]:
-    """Yield a list to which the first stop signal is added, so that the step can finish; a second signal acts at once.
+    """Yield a list to which the first stop signal is added, so that the step can finish; a second one acts immediately.
 
-    With several ranks, the first signal acts at once, because the ranks cannot agree on the step after which they stop.
+    With several ranks, the first signal acts immediately, because the ranks cannot agree on the last step.
     """
     signals: list[int] = []
     if ranks.count > 1 or threading.current_thread() is not threading.main_thread():
@@ -201,12 +201,12 @@ def finishing_steps(ranks: Ranks) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """The outcome of a training run."""
+    """The trained model, and the number of steps that led to it."""
 
     model: Any
     """The trained model. If several ranks shared its weights, only the first rank has all of them."""
     steps: int
-    """Steps after which the model had these weights; fewer than in the recipe if training stopped early."""
+    """The number of steps that led to these weights; lower than in the recipe if training stopped early."""
 
 
 def train(
@@ -233,7 +233,7 @@ def train(
     peak = next((peak * ranks.count for part, peak in _PEAKS.items() if part in device_name), None)
     operations, saved_at = operations_per_token(model), time.monotonic()
     recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
-    """Tokens and seconds of the last steps."""
+    """The tokens and seconds of the last `_RECENT` steps."""
     with finishing_steps(ranks) as signals:
         while progress.steps < recipe.steps and (recipe.patience is None or progress.worse < recipe.patience):
             number, started = progress.steps, time.perf_counter()
@@ -245,8 +245,8 @@ def train(
                 if ranks.is_first:
                     append_row(log, {"step": number, "problem": "not finite", "norm": str(step.norm), "keys": keys})
                 raise UserError(
-                    f"Step {number + 1}: loss {step.answers}, gradient norm {step.norm}. Its {len(keys)} examples: "
-                    f"{', '.join(keys)}.",
+                    f"Step {number + 1} has a loss or a gradient norm that is not finite: loss {step.answers}, norm "
+                    f"{step.norm}. Its {len(keys)} examples: {', '.join(keys)}.",
                     hint="This step did not change the weights. Look at the examples, set clip, or lower "
                     "learning_rate.",
                 )
@@ -260,7 +260,7 @@ def train(
                 **{name: getattr(step, name) for name in ("tokens", "micro_batches")},
                 "seconds": round(seconds, 4),
                 "tokens_per_second": rate,
-                "utilisation": None if peak is None else operations * rate / peak,  # of the GPUs; None if unknown
+                "utilisation": None if peak is None else operations * rate / peak,  # share of the GPUs' peak speed
                 "seconds_left": (recipe.steps - number - 1) * recent_seconds / len(recent),
             }
             taken = number + 1

@@ -61,7 +61,7 @@ def row(content: str) -> str:
     ("line", "said"),
     [
         ("[" * 100_000, "nested too deeply"),
-        (row("half \\ud800"), "half a character"),
+        (row("half \\ud800"), "lone surrogate"),
         (row("x").replace('"x"', "1" * 5_000), "is not JSON"),
         ('{"messages": ' + "[" * 100_000, "nested too deeply"),
     ],

@@ -113,7 +113,7 @@ def test_a_large_file_is_never_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("", "holds no text"), ('{"text": "a fine one"}\n{"body": "b"}\n', "a.jsonl:2 has no text under 'text'")],
+    [("", "contains no text"), ('{"text": "a fine one"}\n{"body": "b"}\n', "a.jsonl:2 has no text under 'text'")],
 )
 def test_sources_without_text_are_errors(content: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(content, encoding="utf-8")

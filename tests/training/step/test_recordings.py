@@ -256,4 +256,4 @@ def test_a_pass_that_cannot_be_recorded_is_reported_once(
         recordings.run(key, lambda: None, optimizer)
 
     assert recordings.failed == {1, 2}
-    assert capsys.readouterr().err.count("cannot be recorded as a CUDA graph, and stays slower: no reason") == 1
+    assert capsys.readouterr().err.count("cannot be recorded as a CUDA graph, so it runs more slowly: no reason") == 1

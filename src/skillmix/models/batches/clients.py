@@ -1,4 +1,4 @@
-"""Clients for providers' batches in two forms; nothing that a provider sends is trusted.
+"""Clients for two kinds of batch API; nothing that a provider sends is trusted.
 
 `BatchClient` uploads requests as a file, for OpenAI, compatible servers and Azure. `InlineBatches` sends requests in
 the call that creates the batch, for Anthropic, whose batches have no metadata, so the ids of results contain the tag.
@@ -79,7 +79,7 @@ class LineResult:
     raw: bytes = b""  # the body of an answer or of an error
 
     def beats(self, other: "LineResult | None") -> bool:
-        """Return whether this result takes precedence over another one of the same call, whichever arrived first."""
+        """Return whether this result takes precedence over another one for the same call, in any order of arrival."""
         mine, others = ((_KINDS.index(one.kind), one.status, one.raw) if one else None for one in (self, other))
         return mine is not None and (others is None or mine < others)
 
@@ -107,7 +107,7 @@ class BatchClient:
         return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
 
     async def is_ready(self, file: str) -> bool:
-        """Return whether an uploaded file can be used, which takes some providers a while."""
+        """Return whether the provider has finished processing an uploaded file."""
         if not self.dialect.unready_files:
             return True
         raw = await self.server.endpoint.get(f"/files/{quote(file, safe='')}")
@@ -136,7 +136,7 @@ class BatchClient:
             await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
-        """Parse a batch; None if the document is not a batch."""
+        """Parse a batch; return None if the document is not a batch."""
         found = identifier(document, "id")
         if found is None:
             return None
@@ -168,13 +168,13 @@ class BatchClient:
         return LineResult(custom_id, "nothing")
 
     def read_line(self, raw: bytes) -> LineResult | None:
-        """Parse a line of a result file; None if the line is not a result."""
+        """Parse a line of a result file; return None if the line is not a result."""
         document = _document(raw) or {}
         custom_id = _word(document, "custom_id")
         return self.read_result(custom_id, document) if custom_id else None
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
-        """Create the batch with a single request."""
+        """Create the batch with a single HTTP call, and return the provider's description of it."""
         content = {"data": self.creation(tag, file, lines), "headers": {"Content-Type": "application/json"}}
         raw = await self.server.endpoint.change("POST", self.dialect.batches, **content)
         if not isinstance(raw, bytes):
@@ -190,7 +190,7 @@ class BatchClient:
         return view if view is not None and view.id == batch else _unreadable("the batch")
 
     async def find(self, sought: Sought, known: frozenset[str]) -> BatchView | CallProblem | None:
-        """Look for a batch in the provider's list; None if the list lacks it, a problem if that is unknown.
+        """Look for a batch in the provider's list; return None if it is absent, or a problem if that is unclear.
 
         `known` contains the ids of the run's other batches.
         """
@@ -209,7 +209,7 @@ class BatchClient:
         return unsure
 
     async def _listed(self, since: float) -> list[BatchView] | CallProblem:
-        """Return the batches created since a time, newest first, from a list in pages."""
+        """Read the provider's paginated list, and return the batches created at or after `since`, newest first."""
         found: list[BatchView] = []
         query = f"limit={_PAGE}"
         last = ""
@@ -265,7 +265,7 @@ class BatchClient:
 
     @staticmethod
     def with_hint(problem: CallProblem) -> CallProblem:
-        """Return a problem, with an explanation if it means that the server does not support batches."""
+        """Return the problem; if it means that the server does not support batches, add an explanation."""
         if problem.reason not in _NO_SUCH_PATH:
             return problem
         detail = f"the server does not support batches; set batch: false for this model. {problem.detail}".strip()
@@ -289,7 +289,7 @@ class InlineBatches(BatchClient):
         return _compact({"custom_id": custom_id, "params": self.server.body(request)})
 
     def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
-        """Return all requests in one body."""
+        """Return the body of the call that creates a batch, with all its requests."""
         return b'{"requests":[' + b",".join(lines) + b"]}"
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
@@ -349,7 +349,7 @@ def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) 
 
 
 def shown(text: str) -> str:
-    """Format a provider's text for the user."""
+    """Return a provider's text as one short line without keys, to show to the user."""
     return MASK.line(text, longest=60)
 
 

@@ -1,7 +1,6 @@
-"""How transformers models read keys and values from slots; each conversation has a slot, a fixed row of memory.
+"""Attention over slots; each conversation has a slot, a fixed row of memory for its keys and values.
 
-The `update` method of a cache returns `StoredKeys` instead of values, and these keys implement the attention to
-themselves.
+The `update` method of a cache returns `StoredKeys` in place of values; `StoredKeys` then computes the attention.
 """
 
 from typing import Any, Final, Protocol

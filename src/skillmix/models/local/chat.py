@@ -50,7 +50,7 @@ class Renderer:
         return [by_text[text] for text in texts]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Decode rows of tokens to texts, without the special tokens of the chat format."""
+        """Decode rows of tokens into texts, without the special tokens of the chat format."""
         texts: list[str] = self._decoded(rows, skip_special_tokens=not self._shows_thoughts)
         if self._shows_thoughts:
             for token in (token for token in self._special if not is_thought_tag(token)):
@@ -72,7 +72,7 @@ class Renderer:
         turns = []
         for message in messages:
             content = message.content
-            for token in self._special:  # split, so that a text that mentions a special token does not act as one
+            for token in self._special:  # split each mention of a special token, so that it is read as text
                 if token in content:
                     content = content.replace(token, f"{token[0]}{_WORD_JOINER}{token[1:]}")
             turns.append({"role": message.role, "content": content})
@@ -83,7 +83,7 @@ class Renderer:
         except Exception as error:  # noqa: BLE001  # a template is untrusted code and may raise anything
             hint = _SYSTEM_HINT if has_system else "Check the template of this model."
             raise UserError(f"The chat template cannot render a conversation: {error}", hint=hint) from None
-        # some templates skip a system turn without an error
+        # Some templates skip a system turn without an error.
         if has_system and turns[0]["content"].strip() not in text:
             raise UserError(f"The chat template of {self._name} omits the system prompt.", hint=_SYSTEM_HINT)
         return text

@@ -1,6 +1,6 @@
 """Continuous batching: waiting requests become rows, and rows that end make room for new ones.
 
-If some slot already contains the beginning of a row's prompt, the row starts from it, so that no prompt is read twice.
+If a slot already contains the beginning of a row's prompt, the row reuses those tokens instead of reading them again.
 A `SlotTable` records the tokens in each slot.
 
 `BatchedGenerator` uses the `generate` method of transformers for models that this package's decoders cannot run. These
@@ -30,7 +30,7 @@ from skillmix.models.local.gpu.kernels import can_step
 from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, numbers_of, start_of
 
 Done = Callable[[Request, Outcome], None]
-"""Called with a request and its outcome."""
+"""A function that receives a request and its outcome."""
 BLOCK: Final = 64
 """Tokens per block; the search for a matching slot compares whole blocks."""
 _CANDIDATES: Final = 4
@@ -41,7 +41,7 @@ Chain = list[int]
 
 
 class _Pace(NamedTuple):
-    """How a generator paces its work on one kind of device."""
+    """The pace of a generator's work on one kind of device."""
 
     steps: int
     """Steps between two checks for rows that have ended."""
@@ -56,9 +56,9 @@ _TOKENISED: Final = 256
 """The most requests that are tokenized in one round on a GPU."""
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
-"""Seconds for which an ended row's slot is kept for the next turn, while other rows run and while none run."""
+"""Seconds for which an ended row's slot is reserved for the next turn while other rows run, or while none does."""
 _PATIENT_ROUNDS: Final = 8
-"""The most rounds for which such a slot is kept; a small model rereads the tokens faster than a slot may stay empty."""
+"""The most rounds for which a slot is reserved, because a small model can reread a prompt within `_PATIENCE`."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
 _LIMIT_STEP: Final = 64
@@ -71,7 +71,7 @@ _CPU_SLOTS: Final = (8, 32)
 _CPU_CACHE_BYTES: Final = 2 << 30
 _MAX_SLOTS: Final = 2048
 _BATCH: Final = {"cuda": 64, "cpu": 8, "mps": 8}
-"""Simultaneous conversations of a model that runs with `generate` of transformers."""
+"""The default number of simultaneous conversations in a `BatchedGenerator`."""
 
 
 class Match(NamedTuple):
@@ -121,7 +121,7 @@ class SlotTable:
         return self.match(best, prompt)
 
     def free(self, *, now: float, patience: float) -> int | None:
-        """Return an unused slot for a new row, or the slot that has been idle longest, if for long enough."""
+        """Return an unused slot, or the longest-idle slot if it has been idle for `patience` seconds; else None."""
         if self._free:
             return self._free.pop()
         for slot, since in self.resting.items():
@@ -152,7 +152,7 @@ class SlotTable:
 
 
 def chain_of(tokens: Sequence[int], beginning: Chain | None = None) -> Chain:
-    """Compute the chain of some tokens, starting with the chain of their beginning if it is known."""
+    """Compute the chain of a list of tokens, starting with the chain of its beginning if that is known."""
     chain = list(beginning or ())
     last = chain[-1] if chain else 0
     for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
@@ -175,7 +175,7 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 @dataclass(slots=True)
 class _Row:
-    """A request with its prompt."""
+    """A request to be generated in a slot, with its tokenized prompt and its token limit."""
 
     request: Request
     tokens: list[int]
@@ -200,7 +200,7 @@ class _StartingRows:
     starts: list[Start] = field(default_factory=list)
     copies: list[tuple[int, int, int]] = field(default_factory=list)
     openings: set[object] = field(default_factory=set)
-    """Keys of the rows that start; another row with the same key waits until its next block has been read."""
+    """Keys of the starting rows; a later row with an equal key waits, so that it can reuse the block being read."""
 
 
 class _Writer:
@@ -218,7 +218,7 @@ class _Writer:
         self._new: deque[Request] = deque()
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Queue requests."""
+        """Add requests to the queue; they are tokenized later."""
         self._new.extend(requests)
 
     def _tokenized(self, most: int) -> list[tuple[Request, list[int]]]:
@@ -231,12 +231,12 @@ class _Writer:
             if self._longest is None or len(tokens) + limit <= self._longest:
                 found.append((request, tokens))
                 continue
-            detail = f"{len(tokens)} tokens, {limit} more to write, and the model allows {self._longest}"
+            detail = f"{len(tokens)} tokens and a reply of up to {limit} exceed the model's limit of {self._longest}"
             self.done(request, CallProblem("failed", "prompt too long", detail, is_free=True))
         return found
 
     def _answer(self, written: Sequence[tuple[Request, list[int], list[int]]]) -> None:
-        """Decode generated tokens, and answer the requests; each item has a request and both token lists."""
+        """Decode generated tokens, and answer the requests; each item is a request, its prompt and its new tokens."""
         texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in written])
         for (request, prompt, tokens), text in zip(written, texts, strict=True):
             reply = Reply(
@@ -249,7 +249,7 @@ class _Writer:
 
 
 class Generator(_Writer):
-    """Generates in slots, with as many simultaneous rows as there are slots."""
+    """Runs a model with continuous batching, at most one row per slot at a time."""
 
     def __init__(
         self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
@@ -302,7 +302,7 @@ class Generator(_Writer):
             self._shrink()
 
     def _queue_new(self) -> None:
-        """Queue new requests as rows."""
+        """Tokenize new requests, and queue them as rows."""
         for request, tokens in self._tokenized(_TOKENISED if self._is_gpu else len(self._new)):
             row = _Row(request, tokens, chain_of(tokens), request.decoding.max_tokens or DEFAULT_LIMIT)
             (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
@@ -351,9 +351,9 @@ class Generator(_Writer):
         self.read_tokens += sum(len(start.tokens) - start.known for start in starting.starts)
 
     def _fitting_decoder(self) -> GpuDecoder | CpuDecoder | None:
-        """Return a decoder for the waiting rows, a new one if the current one is too small.
+        """Return a decoder that fits the waiting rows; create a new one if the current one is too small.
 
-        None while rows run and a waiting row needs longer slots, which require a new decoder.
+        Return None while a waiting row needs a new decoder but other rows are still running.
         """
         before = self._decoder
         waiting = [*self._going_on, *self._fresh]
@@ -367,7 +367,7 @@ class Generator(_Writer):
         self._deliver_all()
         longest = max([row.limit for row in waiting] + ([before.longest] if before else []))
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
-        self._decoder = before = None  # its memory is free before the next decoder allocates some
+        self._decoder = before = None  # free its memory before the next decoder allocates some
         if self._is_gpu:
             length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
@@ -406,8 +406,8 @@ class Generator(_Writer):
         if opening in starting.openings and self._is_gpu:
             later.append(row)
             return True
-        # A row takes over an idle slot, but if slot and row share only a few tokens, these tokens are copied to another
-        # slot.
+        # A row takes over an idle slot, but if the slot and the row share only a few tokens, the row uses another slot
+        # and these tokens are copied.
         if match and match.slot in self._table.resting and 2 * match.length > len(self._table.tokens[match.slot]):
             slot: int | None = match.slot
             del self._table.resting[match.slot]
@@ -445,8 +445,8 @@ class Generator(_Writer):
             for slot, written in zip(ended, decoder.written(ended), strict=True):
                 self._ended.append((slot, self._active.pop(slot), written[: self._counts[slot]].tolist()))
         if not self._is_gpu:
-            # A step has ended here, so a reply that waited for the next step would gain nothing and delay its next
-            # turn.
+            # On a CPU, the step has ended by now, so holding back replies would only delay the next turns of their
+            # conversations.
             self._deliver()
 
     def _deliver_all(self) -> None:
@@ -473,8 +473,9 @@ _TOLERANCE: Final = {"cuda": 0.05, "cpu": 1e-3}
 def can_write(model: Any) -> bool:
     """Return whether a `Generator` can run a model.
 
-    The model is tried out, because an architecture may do anything between its layers. Models with experts are left
-    to transformers, because their products are not linear layers and a graph cannot capture the choice of experts.
+    A trial run on a few tokens tests the model, because an architecture may do anything between its layers. Models with
+    experts are left to transformers, because their products are not linear layers and a graph cannot capture the choice
+    of experts.
     """
     device = model.device.type
     has_experts = any("expert" in name for name, _ in model.named_modules())
@@ -527,12 +528,12 @@ def new_generator(
             least, most = _CPU_SLOTS
             slots = max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
         return Generator(model, renderer, slots=concurrency or slots, done=ignore)
-    LOG.warning(f"{name} writes by `generate` of transformers; vllm: is faster for its architecture")
+    LOG.warning(f"{name} runs with the `generate` method of transformers; vllm: is faster for its architecture")
     return BatchedGenerator(model, renderer, slots=concurrency or _BATCH[model.device.type], done=ignore)
 
 
 class BatchedGenerator(_Writer):
-    """Generates in batches, with as many rows as there are slots."""
+    """Runs a model with the `generate` method of transformers, in batches of at most `slots` rows."""
 
     @property
     def is_idle(self) -> bool:
@@ -557,7 +558,7 @@ class BatchedGenerator(_Writer):
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _generated(self, rows: Sequence[Start]) -> list[list[int]]:
-        """Generate the tokens of some rows, each up to its end token or its limit."""
+        """Generate the tokens of the given rows, each up to its end token or its limit."""
         width = max(len(row.tokens) for row in rows)
         padding = self._ends[0] if self._ends else 0
         tokens = torch.full((len(rows), width), padding, dtype=torch.long)

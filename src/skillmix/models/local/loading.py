@@ -22,7 +22,7 @@ from skillmix.models.local.chat import Renderer
 
 
 class Loaded(NamedTuple):
-    """A model ready to generate."""
+    """A loaded model, with its tokenizer and chat template."""
 
     model: Any
     renderer: Renderer
@@ -49,7 +49,7 @@ def load_for_training(checkpoint: Checkpoint, *, device: str, is_fp32: bool) -> 
 def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
     """Read a checkpoint's tokenizer and, from its model's config files, the tokens that end a text."""
     with reading_weights(
-        checkpoint.tokenizer, hint="The folder must hold a Hugging Face checkpoint with a tokenizer.json."
+        checkpoint.tokenizer, hint="The folder must contain a Hugging Face checkpoint with a tokenizer.json."
     ):
         tokenizer = _tokenizer_in(checkpoint.tokenizer)
     ends: set[int] = set()
@@ -61,7 +61,7 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
         listed = setting if isinstance(setting, list) else [] if setting is None else [setting]
         if not all(isinstance(token, int) for token in listed):
             hint = "Fix the file, or download it again."
-            raise UserError(f"{file}: eos_token_id is not the number of a token.", hint=hint)
+            raise UserError(f"{file}: eos_token_id is not a token id.", hint=hint)
         ends.update(listed)
     return tokenizer, sorted(ends)
 
@@ -81,7 +81,7 @@ def architecture_of(checkpoint: Checkpoint) -> Any:
 
 
 _CHECKPOINT_HINT: Final = (
-    "The folder must hold a Hugging Face checkpoint with safetensors weights and a fast tokenizer."
+    "The folder must contain a Hugging Face checkpoint with safetensors weights and a fast tokenizer."
 )
 
 
@@ -132,7 +132,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
 def _refuse_partly_loaded(report: dict[str, Any], folder: Path) -> None:
     """Reject a checkpoint whose files and architecture disagree, because weights that are not loaded would be random.
 
-    The report omits tied output embeddings and buffers that a model computes itself.
+    The report of transformers omits tied output embeddings and buffers that a model computes itself.
     """
     kinds = {
         "has no weights for": report.get("missing_keys") or (),
@@ -217,7 +217,7 @@ def merge_adapter(model: Any, folder: Path) -> None:
             weight, rank = weights.get(f"{module}.weight"), len(down)
             if weight is None or (up.shape, down.shape) != ((weight.shape[0], rank), (rank, weight.shape[-1])):
                 raise UserError(
-                    f"The adapter {folder} changes {module}, which this model lacks in that shape.",
+                    f"The adapter {folder} changes {module}, which does not exist with that shape in this model.",
                     hint="The adapter was made for another model.",
                 )
             down, up = (factor.to(weight.device, torch.float32) for factor in (down, up))
@@ -237,7 +237,7 @@ def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Ten
         )
     alpha = config.get("lora_alpha")
     if not isinstance(alpha, int | float) or not 0 < alpha < _LARGEST_ALPHA:
-        raise UserError(f"The adapter {folder} has no usable lora_alpha.", hint="Save the adapter again with peft.")
+        raise UserError(f"The adapter {folder} has an invalid lora_alpha.", hint="Save the adapter again with peft.")
     if not file.is_file():
         raise UserError(
             f"{folder} has no adapter_model.safetensors.", hint="Save the adapter again in the safetensors format."
@@ -252,7 +252,8 @@ def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Ten
             factors[module] = tensors.pop(name), tensors.pop(other)
     if tensors or not factors:
         raise UserError(
-            f"The adapter {folder} has weights that are not LoRA factors: {next(iter(tensors), 'none at all')}.",
+            f"The adapter {folder} must contain only pairs of LoRA factors, but it contains "
+            f"{next(iter(tensors), 'no weights')}.",
             hint="Merge it with peft and use local:PATH.",
         )
     return config, factors

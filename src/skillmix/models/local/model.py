@@ -1,9 +1,8 @@
 """`local:PATH` and `bundled:NAME`: a model that runs in a thread of this process, or in a second process on a GPU.
 
-On a GPU a model uses the interpreter for a third of a millisecond per call, and the event loop, the journal and the
-verdicts of a run also use it for as long. In one process they would have to take turns. The two processes send each
-other lists of tuples, each of which begins with a word. Their connection closes when one of the processes ends. The
-messages are:
+On a GPU, a model needs the Python interpreter for a third of a millisecond per call, and a run's event loop, journal
+and verdicts need it for as long; within one process, they would have to take turns. The two processes send each other
+lists of messages over a connection that closes when either process ends. A message is a tuple that begins with a word:
 
     to the model    ("open", work, spec, concurrency), ("ask", work, request), ("end", work), ("stop", work), ("drop",)
     to the command  ("answer", work, key, outcome, slots), ("error", work, error), ("over", work), ("dropped",)
@@ -78,7 +77,7 @@ class RemoteWork:
         self.join = self._is_over.wait
 
     def add(self, request: Request) -> None:
-        """Send a request."""
+        """Send a request to the model."""
         self._open[request.key] = request
         self._send(("ask", self._number, request.without_subject()))
 
@@ -93,12 +92,12 @@ class RemoteWork:
             self._send(("stop", self._number))
 
     def take(self, key: CallKey, outcome: Outcome, slots: int | None) -> None:
-        """Pass an outcome to the receiver."""
+        """Deliver the outcome of a request, and record the model's number of slots."""
         self.slots = slots
         self._put((self._open.pop(key), outcome))
 
     def fail(self, error: BaseException) -> None:
-        """Pass an error to the receiver."""
+        """Deliver the error that ends the work."""
         self._put(error)
 
     def finish(self) -> None:
@@ -108,7 +107,7 @@ class RemoteWork:
 
 
 class ModelProcess:
-    """The other process, and the threads that send messages to it and read its replies."""
+    """A second process that runs models, and the threads that send messages to it and read its replies."""
 
     def __init__(self) -> None:
         here, there = socket.socketpair()
@@ -154,14 +153,14 @@ class ModelProcess:
         return work
 
     def drop(self) -> None:
-        """Wait until the process has freed its model's memory."""
+        """Tell the process to free its model's memory, and wait until it has done so."""
         self._has_dropped.clear()
         self._outgoing.put(("drop",))
         while not self._has_dropped.wait(0.1) and not self.is_lost:
             pass
 
     def close(self) -> None:
-        """End the process, which has no state to lose."""
+        """Kill the process, which has no state to save."""
         self._process.kill()
         self._process.wait()
         self._is_lost.wait()
@@ -170,7 +169,7 @@ class ModelProcess:
     def _read_all(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                for letter in pickle.loads(self._connection.recv_bytes()):  # sent by a process that this one started
+                for letter in pickle.loads(self._connection.recv_bytes()):  # safe: this process started the sender
                     self._take(letter)
         self._is_lost.set()
         self._finish_all()
@@ -224,7 +223,7 @@ class ModelKeeper:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep the last model inside this block only."""
+        """Keep the last model in memory until the end of this block."""
         self._blocks += 1
         try:
             yield
@@ -270,7 +269,7 @@ class ModelKeeper:
         return _LoadedModel(files, concurrency, new_generator(model, renderer, concurrency, name=str(spec)))
 
     def keep(self, model: _LoadedModel) -> None:
-        """Keep an unused model inside a `keeping` block; outside, drop it."""
+        """Keep a model that is no longer in use, but only inside a `keeping` block."""
         self._kept = model if self._blocks else None
 
 
@@ -283,7 +282,7 @@ def free_device_memory() -> None:
 
 
 MODELS: Final = ModelKeeper()
-"""The keeper of this process."""
+"""The model keeper that all code in this process shares."""
 
 
 class ThreadWork:
@@ -303,7 +302,7 @@ class ThreadWork:
         self._incoming.put(None)
 
     def stop(self) -> None:
-        """End the work after the current round."""
+        """Stop after the current round of generation."""
         self._stop_model()
         self._incoming.put(None)
 
@@ -323,7 +322,7 @@ class ThreadWork:
 
 
 class LocalModel:
-    """Loads the checkpoint at the first request, and batches all waiting requests."""
+    """A model whose checkpoint is loaded at the first request; all waiting requests are batched."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
@@ -338,7 +337,7 @@ class LocalModel:
     def limits(self) -> Limits:
         """The limits of the model.
 
-        If the number of conversations depends on the device, it is known only after the model has been loaded.
+        If the number of slots depends on the device, it is known only after the model has been loaded.
         """
         slots = self._slots if self._remote is None else self._remote.slots or self._slots
         return Limits(in_process=True, in_flight=slots)
@@ -393,7 +392,7 @@ class LocalModel:
             self._work = None
 
     def stop(self) -> None:
-        """End the work after the current round."""
+        """Stop after the current round of generation."""
         self._stop.set()
 
     def work(self, work: ThreadWork, put: Put) -> None:
@@ -401,7 +400,7 @@ class LocalModel:
         try:
             if (requests := work.taken(waits=True)) and not self._stop.is_set():
                 self._generate(requests, work, put)
-        except BaseException as error:  # noqa: BLE001  # `serve` raises it
+        except BaseException as error:  # noqa: BLE001  # `serve` raises the error
             put(error)
         finally:
             put(None)
@@ -446,7 +445,7 @@ def serve_command(file: int) -> None:
     with MODELS.keeping():
         try:
             while True:
-                for letter in pickle.loads(connection.recv_bytes()):  # from the parent command
+                for letter in pickle.loads(connection.recv_bytes()):  # safe: sent by the parent command
                     match letter:
                         case "open", work, spec, concurrency:
                             model = LocalModel(spec, ModelOptions(concurrency))
@@ -465,7 +464,7 @@ def serve_command(file: int) -> None:
 
 
 def _sender(outgoing: "SimpleQueue[Any]", work: int, model: LocalModel) -> Put:
-    """Return a function that sends a model's outcomes and errors, and a message when the work is over."""
+    """Return a function that sends a model's outcomes and errors, and finally a message that the work is over."""
 
     def put(item: _Item) -> None:
         if isinstance(item, tuple):

@@ -1,4 +1,4 @@
-"""The rows that a model generates: how they start, and how their tokens are chosen.
+"""The rows of a generation batch: how each row starts, and how its tokens are chosen.
 
 Each token is a function of the logits and of one random number, which depends only on the call's seed.
 """
@@ -18,15 +18,15 @@ DEFAULT_LIMIT = 512
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A row to start, with its prompt and its sampling settings."""
+    """The initial state of a row: its slot, its prompt and its sampling settings."""
 
     slot: int
     tokens: Sequence[int]
-    """The whole prompt."""
+    """The tokens of the whole prompt."""
     known: int
     """The number of tokens at the prompt's beginning that are already in the slot."""
     numbers: np.ndarray
-    """One uniform number for each token that the row may generate."""
+    """One uniform random number for each token that the row may generate."""
     temperature: float
     top_p: float | None
     limit: int
@@ -41,7 +41,7 @@ class Rows:
         self.token = torch.zeros(count, dtype=torch.long, device=device)
         """The last token of each row, which the next step reads."""
         self.position = torch.zeros(count, dtype=torch.long, device=device)
-        """The position of that token."""
+        """The position of each row's last token."""
         self.count = torch.zeros(count, dtype=torch.long, device=device)
         """The number of tokens that each row has written."""
         self.written = torch.zeros(count, longest, dtype=torch.long, device=device)
@@ -59,7 +59,7 @@ class Rows:
         return [self.token, self.position, self.count, self.written, self.is_active]
 
     def begin(self, starts: Sequence[Start], send: Callable[[np.ndarray], torch.Tensor] = torch.from_numpy) -> None:
-        """Set up rows that start; `send` copies numbers to the device."""
+        """Set up new rows; `send` copies an array to the device."""
         settings = [(s.slot, s.limit, len(s.tokens) - 1, s.tokens[-1]) for s in starts]
         slots, limits, positions, tokens = send(np.array(settings)).unbind(1)
         sampling = [(s.temperature, 1.0 if s.top_p is None else s.top_p) for s in starts]
@@ -72,7 +72,7 @@ class Rows:
         self.is_active.index_fill_(0, slots, True)
 
     def note_chances(self) -> None:
-        """Record log-probabilities from now on; tests call this slow mode before a step is captured."""
+        """Record log-probabilities from now on, which is slow; tests call this before a step is captured."""
         self.chances = torch.zeros(self.numbers.shape, device=self.numbers.device)
 
     def accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
@@ -95,7 +95,7 @@ class Rows:
 
 
 def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int = 0) -> Start:
-    """Return the start of the row for a request, whose prompt consists of these tokens."""
+    """Return the initial state of the row for a request whose prompt has these tokens."""
     decoding = request.decoding
     limit = decoding.max_tokens or DEFAULT_LIMIT
     temperature = 1.0 if decoding.temperature is None else decoding.temperature
@@ -103,7 +103,7 @@ def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int =
 
 
 def numbers_of(starts: Sequence[Start], longest: int) -> np.ndarray:
-    """Return the random numbers of some rows, followed by zeros."""
+    """Return the random numbers of the given rows, padded with zeros."""
     numbers = np.zeros((len(starts), longest), dtype=np.float32)
     for row, start in zip(numbers, starts, strict=True):
         row[: start.limit] = start.numbers[: start.limit]

@@ -31,13 +31,13 @@ _PASSING: Final = {408, 409, 425, 429}
 _TURNED_AWAY: Final = {503, 529}  # server errors that occur before any work was done; such calls are not billed
 _UNSURE: Final = {408, 499}  # client errors after which the server may have done the work and may bill it
 MAX_REPLY: Final = 2**20
-"""The maximum size of a decoded reply in bytes, unless the request allows many tokens."""
+"""The maximum size in bytes of a decoded reply, unless the request allows many tokens."""
 MAX_LIST: Final = 2**22
-"""The maximum size of a decoded list of models in bytes."""
+"""The maximum size in bytes of a decoded list of models."""
 
 
 class Refused(CallProblem):
-    """Status 400 or 422, perhaps because of a parameter; the caller may retry without that parameter."""
+    """A response with status 400 or 422; if it names a parameter, the caller may retry without that parameter."""
 
 
 class Endpoint:
@@ -49,10 +49,10 @@ class Endpoint:
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, 30))
         self._session: aiohttp.ClientSession | None = None
         self.has_answered = False
-        """Whether the model has answered; from then on, an error concerns a request and not the model."""
+        """Whether the model has answered a request; later errors are then blamed on the request, not on the model."""
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the server."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -66,11 +66,11 @@ class Endpoint:
         return await self._exchange("GET", path, {}, max_bytes)
 
     async def change(self, method: str, path: str, **content: Any) -> bytes | CallProblem:
-        """Tell the server to create or delete something; return the body of its reply, or the problem."""
+        """Send a request that creates or deletes something on the server; return the reply's body or the problem."""
         return await self._exchange(method, path, content, MAX_REPLY, (200, 201, 202))
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> bytes | CallProblem:
-        """Post a form with a file of JSON Lines; return the body of the reply, or the problem."""
+        """Post a form with a JSON Lines file, and return the reply's body or the problem."""
         form = aiohttp.FormData(fields)
         form.add_field("file", content, filename=name, content_type="application/jsonl")
         return await self.change("POST", path, data=form)
@@ -109,7 +109,7 @@ class Endpoint:
         return raw
 
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] | None = None) -> CallProblem:
-        """Convert a server's error response to a call, or to one call in a batch, into a problem."""
+        """Return the problem reported by an error response to a single call, or to one call of a batch."""
         headers = headers or {}
         message = raw.decode("utf-8", "replace")  # may contain keys
         document = json_in(raw)
@@ -176,7 +176,7 @@ def error_text(error: object) -> str:
 
 
 def fatal_in_probe(problem: CallProblem) -> CallProblem | None:
-    """Return a problem as fatal if it indicates a wrong URL or key; None if it may be temporary."""
+    """Return a problem, marked as fatal, if it indicates a wrong URL or key; return None if it may be temporary."""
     if problem.reason in ("no connection", "HTTP 403"):
         return CallProblem("fatal", problem.reason, problem.detail)
     return problem if problem.kind == "fatal" else None

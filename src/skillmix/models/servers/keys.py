@@ -1,4 +1,4 @@
-"""Decide which key is sent to which server, and through which proxy.
+"""Determine which key is sent to which server, and through which proxy.
 
 A provider's own key is sent only to that provider, and any other key only to the addresses of the model for which an
 experiment file names it.

@@ -1,4 +1,4 @@
-"""Hide keys in all output of servers, even in base64 or with invisible characters between the letters."""
+"""Hide keys in the output of servers, even if encoded in base64 or interspersed with invisible characters."""
 
 import base64
 import re
@@ -38,7 +38,7 @@ class Mask:
         """Format a server's text as one printable line without keys, shortened to `longest` characters."""
         hidden = _KEY_LIKE.sub(HIDDEN, _without(one_line(without_invisible(text[:_LONGEST_READ])), self._forms))
         if len(text) > _LONGEST_READ:
-            hidden = hidden[:-_LONGEST_LINE]  # the end may be the beginning of a key
+            hidden = hidden[:-_LONGEST_LINE]  # the text may have been cut inside a key
         return hidden[:longest]
 
     def reply(self, text: str) -> str:
@@ -51,7 +51,7 @@ class Mask:
 
 
 def _without(text: str, forms: list[str]) -> str:
-    """Mask these forms in upper or lower case, because a server may have changed the case of a header."""
+    """Mask these forms, ignoring case, because a server may have changed the case of a header."""
     small = text.lower()
     for form in forms:
         if form.lower() in small:

@@ -28,7 +28,7 @@ _COMPLAINT: Final = re.compile(
 )
 _WORD: Final = re.compile(r"\w+")
 _DEFAULT_LIMIT: Final = 1024
-"""The token limit of requests to Anthropic that set none, because the endpoint requires a limit."""
+"""The token limit that is sent to Anthropic if a request sets none, because the endpoint requires one."""
 _FILTERED: Final = ("content_filter", "sensitive", "safety")
 _ABORTED: Final = ["abort", "aborted", "cancelled", "error", "insufficient_system_resource", "network_error", "timeout"]
 """Finish reasons from a server that failed before the model had finished its text."""
@@ -119,7 +119,7 @@ def _tokens(usage: object, *names: str) -> _Tokens:
 
 
 class ChatServer(ABC):
-    """One address of a chat model."""
+    """A client for one address of a chat model."""
 
     def __init__(self, server: Server, spec: ModelSpec, options: ModelOptions, headers: dict[str, str]) -> None:
         self.address = server.address
@@ -135,26 +135,26 @@ class ChatServer(ABC):
 
     @abstractmethod
     async def answer(self, request: Request) -> Outcome:
-        """Make one call."""
+        """Send one request to the server, and return the outcome."""
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, object]:
-        """Return the body of a request."""
+        """Return the JSON object that is sent for a request."""
 
     @abstractmethod
     def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Convert the response to a request into a reply or a problem."""
+        """Parse the response to a request; return the reply or the problem."""
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the server."""
         await self.endpoint.aclose()
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """Convert the error response to one call of a batch into a problem."""
+        """Return the problem reported by an error response to one call of a batch."""
         return self.endpoint.failure(status, raw)
 
     def _check_name(self, replied: object) -> None:
-        """Report once if replies name a different model; a date or a folder in a name makes no difference."""
+        """Tell the user once if replies name a different model; dates and folders in names are ignored."""
         if self._has_said or not isinstance(replied, str) or not replied:
             return
         requested = self._name.casefold().rsplit("/", 1)[-1].removesuffix("latest").rstrip(":-")
@@ -185,7 +185,7 @@ class ChatServer(ABC):
 
 
 class OpenAIServer(ChatServer):
-    """One address with `/chat/completions`, and the parameters that its server rejects."""
+    """A client for an address with `/chat/completions`; it remembers the parameters that the server rejects."""
 
     def __init__(
         self, server: Server, spec: ModelSpec, options: ModelOptions, *, key_header: str | None = None
@@ -229,16 +229,16 @@ class OpenAIServer(ChatServer):
                 return result
 
     def body(self, request: Request) -> dict[str, object]:
-        """Return the body of a request, without the parameters that the server rejects."""
+        """Return the JSON object that is sent for a request, without the parameters that the server rejects."""
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
         wanted = _parameters(request)
         used = {self._sent_as.get(name, name): wanted[name] for name in wanted if name not in self._left_out}
         return {**request.decoding.extra_fields(), "model": self._name, "messages": messages, **used}
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """Convert the error response to one call of a batch; a retry omits a rejected parameter."""
+        """Return the problem of one call in a batch; if the server rejected a parameter, retries omit it."""
         problem = self.endpoint.failure(status, raw)
-        # Include parameters that are omitted by now, because another call of the batch may have had the same problem.
+        # Include parameters that later calls already omit, because an earlier error of this batch may have named them.
         named = {**_parameters(request), "max_tokens": 0}
         if isinstance(problem, Refused) and self._leave_out(problem.detail, named):
             return replace(problem, kind="passing")
@@ -257,7 +257,7 @@ class OpenAIServer(ChatServer):
         return False
 
     def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Convert the response to a request into a reply or a problem."""
+        """Parse a chat completion; return the reply or the problem."""
         document = _parsed(raw, _ChatCompletion)
         if isinstance(document, CallProblem):
             return document
@@ -276,14 +276,14 @@ class OpenAIServer(ChatServer):
 
 
 def _parameters(request: Request) -> dict[str, object]:
-    """Return, by name, those parameters of a call that some servers reject, and its token limit."""
+    """Return, by name, a call's token limit and its parameters that some servers reject."""
     decoding = request.decoding
     given = {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": request.seed}
     return {name: value for name, value in {**given, "max_tokens": decoding.max_tokens}.items() if value is not None}
 
 
 class AnthropicServer(ChatServer):
-    """One address with `/messages`."""
+    """A client for an address with `/messages`."""
 
     def __init__(self, server: Server, spec: ModelSpec, options: ModelOptions) -> None:
         key = {"x-api-key": server.secret} if server.secret else {}
@@ -303,7 +303,7 @@ class AnthropicServer(ChatServer):
         return self.outcome(request, result) if isinstance(result, bytes) else result
 
     def body(self, request: Request) -> dict[str, object]:
-        """Return the body of a request."""
+        """Return the JSON object that is sent for a request."""
         decoding = request.decoding
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         optional = {"temperature": decoding.temperature, "top_p": decoding.top_p, "system": system or None}
@@ -316,7 +316,7 @@ class AnthropicServer(ChatServer):
         }
 
     def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Convert the response to a request into a reply or a problem."""
+        """Parse a message from Anthropic's endpoint; return the reply or the problem."""
         document = _parsed(raw, _AnthropicMessage)
         if isinstance(document, CallProblem):
             return document
@@ -348,7 +348,7 @@ class _ServedModel:
         self._pool = Pool(self.answer, limit=most)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests concurrently."""
+        """Answer requests concurrently, and yield outcomes as they arrive."""
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:
@@ -359,7 +359,7 @@ class _ServedModel:
         return listed if isinstance(listed, CallProblem) else None
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to all servers."""
         if self._replicas is not None:
             await self._replicas.close()
         for server in self._servers:

@@ -21,7 +21,7 @@ LONGEST_ASKED_WAIT: Final = 600.0
 """The most seconds for which an address receives no calls, even if its server requests a longer wait."""
 _LONGEST_CHECK: Final = 6.0
 """Seconds after which a server that has not listed its models counts as unreachable; a whole probe may take 8 s."""
-_START: Final = 2.0  # seconds for which the first calls wait until all addresses are checked
+_START: Final = 2.0  # seconds that the first calls wait for the checks of all addresses
 _QUIET: Final = 60.0  # seconds between two messages about the failures of one address
 _REFUSALS: Final = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404")
 """Problems that may be specific to one server; the request is to blame only if every server reports them."""
@@ -42,7 +42,7 @@ Listed = ListedModel | CallProblem | None
 
 
 class ReplicaServer(Protocol):
-    """One address of a model."""
+    """A client for one of a model's addresses."""
 
     address: str
 
@@ -51,7 +51,7 @@ class ReplicaServer(Protocol):
         ...
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call."""
+        """Send one request to the server, and return the outcome."""
         ...
 
 
@@ -72,7 +72,7 @@ class Replica:
     answered_at: float = -inf
     down_at: float = -inf
     said_at: float | None = None
-    """When a message said that the server receives no calls; None if it receives them again."""
+    """When the user was last told that the server is paused; None once it receives calls again."""
 
     @property
     def is_up(self) -> bool:
@@ -80,7 +80,7 @@ class Replica:
         return self.down_until is None
 
     def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> None:
-        """Send the server no calls for a while, twice as long after each consecutive failure."""
+        """Pause the server, twice as long after each consecutive failure."""
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.failures, 20))
         self.failures += 1
         self.down_at = now
@@ -154,7 +154,7 @@ class Replicas:
         return outcome
 
     def _choose(self, key: CallKey) -> Replica:
-        """Choose the least loaded server that works and has not failed this call, or the next one to be checked."""
+        """Choose the least loaded working server that has not failed this call, or else the next one to be checked."""
         for replica in self._replicas:  # check the servers whose wait is over
             if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
                 self._begin_check(replica)
@@ -166,7 +166,7 @@ class Replicas:
         return min(free, key=lambda replica: (replica.in_flight, replica.sent_at))
 
     def _moved(self, key: CallKey, replica: Replica, problem: CallProblem, sent_at: float) -> CallProblem:
-        """Record an address's failure, and return the call's problem, which states whether another can take it."""
+        """Record a failure, and return the call's problem, which states whether another address can take the call."""
         now, was_up = self._clock(), replica.is_up
         is_refused = problem.kind != "passing"
         asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
@@ -219,7 +219,7 @@ class Replicas:
         self._is_started = True
 
     async def _check(self, replica: Replica) -> None:
-        """Check a server; if it has the other servers' model, send it calls, at first one at a time."""
+        """Check a server, and let it receive calls if it has the same model as the other servers."""
         try:
             listed = await _checked(replica.server)
         finally:

@@ -16,17 +16,17 @@ import time
 def guard(command: list[str]) -> int:
     """Run a command in this process's group, and end the whole group when standard input closes."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the server, with which this process ends
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal is for the server, and this process ends with the server
 
     def end() -> None:
         sys.stdin.buffer.read()
         os.killpg(0, signal.SIGTERM)
-        time.sleep(10)  # for the server to end by itself
+        time.sleep(10)  # give the server time to shut down
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=end, daemon=True).start()
     server.wait()
-    os.killpg(0, signal.SIGKILL)  # the server's own child processes end with it
+    os.killpg(0, signal.SIGKILL)  # also end the server's child processes
     return 1
 
 

@@ -42,7 +42,7 @@ _CONTEXT: Final = 4096  # tokens of a prompt and its reply, for each parallel ca
 _LONGEST_START: Final = 3600.0  # the time limit of a start in seconds; weights may have to be downloaded
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM accepts as the maximum rank of adapters
 _QUICKLY_HASHED: Final = 2 << 30
-"""The most bytes of weights that a probe hashes to compare them with the weights that an adapter was trained on."""
+"""A probe hashes weights up to this size in bytes, to check that an adapter was trained on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class _Launch:
     """The folder of the adapter to load while the server runs."""
 
     def fits(self, other: "_Launch") -> bool:
-        """Return whether a server with this launch can also serve another launch."""
+        """Return whether a server started with these settings can also serve the model of another launch."""
         same = (self.provider, self.command, self.files) == (other.provider, other.command, other.files)
         return same and self.rank >= other.rank
 
 
 def _program(provider: str) -> list[str]:
-    """Find the command of a server from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, on the PATH, or through uvx."""
+    """Return the command that starts a server, from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, the PATH or uvx."""
     name, package = _PROGRAMS[provider]
     variable = f"SKILLMIX_{provider.upper()}"
     from_package = ("python", _CHILD, package)  # xllamacpp has no command
@@ -129,7 +129,7 @@ def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
 
 
 class _ManagedServer:
-    """A running server."""
+    """A server process that skillmix has started."""
 
     def __init__(self, launch: _Launch) -> None:
         self.launch = launch
@@ -141,7 +141,7 @@ class _ManagedServer:
         options = shlex.split(os.environ.get(f"SKILLMIX_{launch.provider.upper()}_OPTIONS", ""))
         adapters = ("--enable-lora", "--max-lora-rank", str(launch.rank)) if launch.rank else ()
         command = [*launch.command, "--host", "127.0.0.1", "--port", str(port), *adapters, *options]
-        # Another environment has its own packages, and a server does not need any provider's key.
+        # The server's environment has its own packages, and the server does not need any provider's key.
         hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         environment = {k: v for k, v in os.environ.items() if k not in hidden and not k.endswith("_KEY")}
         logs = cache_folder() / "servers"
@@ -162,17 +162,17 @@ class _ManagedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is running."""
+        """Whether the server's process is running."""
         return self._process.poll() is None
 
     def failed(self, what: str) -> UserError:
-        """Return an error with the end of the server's log, and keep the log."""
+        """Return an error whose hint shows the last lines of the server's log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         shown = "".join(f"\n  {MASK.line(line)}" for line in lines[-15:])
         return UserError(f"The {self.launch.provider} server {what}.", hint=f"Its log, {self.log}, ends with:{shown}")
 
     async def wait(self, say: Callable[[str], None]) -> None:
-        """Wait until the server answers."""
+        """Wait until the server answers, and report progress; raise an error if it ends or takes too long."""
         begun = said = time.monotonic()
         async with self._endpoint("", timeout=5) as health:
             while not isinstance(await health.get("/health"), bytes):
@@ -202,12 +202,12 @@ class _ManagedServer:
         return self._adapters[adapter]
 
     def _endpoint(self, path: str, *, timeout: float) -> "aclosing[Endpoint]":
-        from skillmix.models.servers.http import Endpoint  # here, because importing aiohttp is slow
+        from skillmix.models.servers.http import Endpoint  # imported late, because importing aiohttp is slow
 
         return aclosing(Endpoint(Server(self.root + path, None, None, is_own=False), headers={}, timeout=timeout))
 
     def stop(self) -> None:
-        """End the server with all its processes, and delete its log unless it had crashed."""
+        """End the server with all its processes, and delete its log unless the server had crashed."""
         assert self._process.stdin is not None
         was_running = self.is_running
         with suppress(OSError):
@@ -238,7 +238,7 @@ class _Servers:
         return self._server
 
     def stop(self) -> None:
-        """End the server if there is one, so that its memory becomes available."""
+        """End the server, if one is running, to free its memory."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()

@@ -26,7 +26,7 @@ class TrainingOrder:
     """The number of conversations in the whole training run; None if every batch is full."""
     replay: Replay | None = None
     replay_ratio: float = 0.0
-    """Replayed texts per conversation."""
+    """The number of replayed texts per conversation."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -64,7 +64,7 @@ class MicroBatch:
 
     tokens: np.ndarray
     positions: np.ndarray
-    """The index of each token in its own example."""
+    """The index of each token in its example."""
     bounds: np.ndarray
     """The index of each example's first token, and the end of the last example."""
     longest: int

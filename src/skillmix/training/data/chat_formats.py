@@ -44,13 +44,13 @@ class ChatFormat:
     to_earlier: str
     """The text between a user message and an answer that is followed by another user message."""
     between: str
-    """The text between such an answer and the next user message."""
+    """The text between an answer and the next user message."""
     after_user: str
     """The text after the last user message, up to where the model begins to generate."""
     lead: str
-    """What the model generates before an answer: whitespace, or an empty thought."""
+    """The text that the model generates before an answer: whitespace, or an empty thought."""
     end: str
-    """What the model generates after an answer: the end token, possibly preceded by whitespace."""
+    """The text that the model generates after an answer: the end token, possibly preceded by whitespace."""
     last: str
     """The text after the end token of the last answer."""
     user_blanks: Blanks = "keep"
@@ -202,7 +202,7 @@ class Template:
         kept: dict[Blanks, str] = {"keep": f"{before}{_BLANKS}", "strip": word, "lstrip": after, "rstrip": before}
         found = [blanks for blanks, rendered in kept.items() if with_blanks == plain.replace(word, rendered)]
         if not found:
-            raise UserError("The chat template changes the blanks around a message.", hint=_NOT_OURS)
+            raise UserError("The chat template changes the whitespace around a message.", hint=_NOT_OURS)
         return found[0]
 
 
@@ -239,7 +239,7 @@ class SealedTokenizer:
         self._sealed = [
             token["content"]
             for token in self._document["added_tokens"]
-            # Added tokens in the template count even if they are not declared special, but blanks are ordinary text.
+            # Seal added tokens of the template even if they are not declared special, but no whitespace.
             if token["special"] or (token["content"].strip() and token["content"] in written)
         ]
         self._spelling = re.compile("|".join(map(re.escape, sorted(self._sealed, key=len, reverse=True))) or r"(?!)")
@@ -285,7 +285,7 @@ class SealedTokenizer:
         ids: list[int] = encoding.ids
         offsets: list[tuple[int, int]] = encoding.offsets
         for position, _ in spans:
-            # Split tokens there, because no model would generate a token across the end of its prompt.
+            # Split a token that crosses this position, because no model generates a token across the end of its prompt.
             index = next((n for n, (start, end) in enumerate(offsets) if start < position < end), None)
             if index is not None:
                 start, end = offsets[index]
@@ -322,7 +322,7 @@ class SealedTokenizer:
         return tokens
 
     def _use_free_block(self, texts: Iterable[str]) -> None:
-        """Rename the special tokens to private characters that none of the texts contains; they keep their numbers."""
+        """Rename the special tokens to private characters that none of the texts contains; they keep their ids."""
         used = {
             (ord(match) - _PLANE) // _BLOCK for text in texts if not text.isascii() for match in _PRIVATE.findall(text)
         }

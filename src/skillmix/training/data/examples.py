@@ -1,4 +1,4 @@
-"""Convert conversations to examples; each is rendered once, tokenized once, and rejected if its mask is in doubt."""
+"""Convert conversations into examples; a conversation is rejected if it is unclear which tokens must be trained."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ class Example:
 
     key: str
     tokens: np.ndarray
-    """int32, one dimension."""
+    """A one-dimensional int32 array."""
     is_trained: np.ndarray
-    """bool, as long as `tokens`: whether each token is a target of the loss. The first token never is."""
+    """A boolean array that states for each token whether it is a target of the loss; the first token never is."""
     is_replay: bool
 
 
@@ -56,9 +56,9 @@ class Prepared:
 
     examples: tuple[Example, ...]
     dropped: tuple[str, ...]
-    """The keys of conversations without an example."""
+    """The keys of conversations that were left out."""
     cut: tuple[str, ...]
-    """The keys of conversations whose example lacks the tokens beyond the limit."""
+    """The keys of conversations that were truncated at the limit."""
 
 
 class Encoder:
@@ -103,7 +103,7 @@ class Encoder:
             if too_long == "cut" and start.is_trained.any():
                 kept.append(start)
                 cut.append(example.key)
-            else:  # also if the limit ends before the first answer, because the loss would have no target
+            else:  # even with `cut`, if truncation leaves no target for the loss
                 dropped.append(example.key)
         return Prepared(tuple(kept), tuple(dropped), tuple(cut))
 
@@ -149,7 +149,7 @@ def read_conversations(file: Path, *, name: str | None = None) -> list[Conversat
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise UserError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from None
-        raise UserError(f"There is no file {file}.", hint="A dataset step makes it; run that first.") from None
+        raise UserError(f"There is no file {file}.", hint="A dataset step creates it; run that step first.") from None
     return conversations
 
 
@@ -169,6 +169,6 @@ def _conversation(line: str, *, key: str) -> Conversation:
         raise UserError(f"{key}: a message is empty or not a text.", hint="Leave the row out, or correct it.")
     if any(clean_text(text) != text for text in texts):
         raise UserError(
-            f"{key}: a message has half a character (a lone surrogate).", hint="Correct it, or leave the row out."
+            f"{key}: a message contains a lone surrogate (half a character).", hint="Correct it, or leave the row out."
         )
     return Conversation(key, tuple(Turn(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)))

@@ -1,7 +1,7 @@
 """Replayed text: plain text from files of any size, read on demand and identical after a resume.
 
-A hash draws the file of the n-th text, with larger files drawn more often. The texts in a file are used in order, and
-after the last text the file starts again. To resume at a later text, the earlier draws are counted, and each file is
+A hash draws the file of the n-th text, with larger files drawn more often. The texts in a file are used in order,
+and then again from the first. To resume at a later text, the earlier draws are counted, and each file is
 read from its start without tokenizing.
 """
 
@@ -26,11 +26,11 @@ _MOST_OPEN: Final = 64
 _JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson")
 _OPENERS: Final[dict[str, Callable[..., IO[str]]]] = {".gz": gzip.open}
 _SKIPPED: Final = (".", "_")
-"""The first characters of names of files that are not texts."""
+"""Files whose names start with one of these characters are skipped."""
 
 
 class Replay:
-    """The replayed texts of files and folders, by number."""
+    """Numbered texts for replay, drawn from files and folders."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Replay:
         self._bounds = list(accumulate(file.stat().st_size for file in self.files))
         self._tokenize, self._limit, self._field, self._seed = tokenize, limit, field, seed
         self._open: dict[int, tuple[int, Iterator[str]]] = {}
-        """For files in the order of their last use: the index of the next text, and the texts from there on."""
+        """Open files, least recently used first, each with the index of its next text and an iterator from there."""
         self._counts: Counter[int] = Counter()
         """For each file, by index, how many of the first `_counted` texts are drawn from it."""
         self._counted = 0
@@ -171,5 +171,7 @@ def files_of(sources: Sequence[Path]) -> list[Path]:
                 hint="replay.sources names files and folders; --set steps.NAME.replay=null trains without replay.",
             )
     if not files or not sum(file.stat().st_size for file in files):
-        raise UserError("replay.sources holds no text.", hint="Name a text, JSON Lines or Parquet file, or a folder.")
+        raise UserError(
+            "replay.sources contains no text.", hint="Name a text, JSON Lines or Parquet file, or a folder."
+        )
     return files

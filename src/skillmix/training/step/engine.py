@@ -74,7 +74,7 @@ class Engine:
         self.packed = PackedModel(model)
         self.precision = choose_precision(model, recipe, self.device, ranks=ranks.count)
         low_halves = {}
-        if self.precision.weights != "float32":  # otherwise they are already loaded as float32; tests also use float64
+        if self.precision.weights != "float32":  # float32 weights are already loaded as such; tests also use float64
             is_split = self.precision.storage == "halves"
             for parameter in model.parameters():
                 if not (is_split and parameter.requires_grad):
@@ -84,7 +84,7 @@ class Engine:
         if ranks.count > 1:
             if recipe.optimizer == "muon":
                 raise UserError(
-                    "optimizer: muon needs whole matrices, and several ranks have parts of them.",
+                    "optimizer: muon needs whole matrices, but with several ranks each has only a part of them.",
                     hint="Train on one rank, or choose adam.",
                 )
             shard(self.packed, ranks, reshard=recipe.reshard)
@@ -102,7 +102,7 @@ class Engine:
         self._is_large = sum(parameter.numel() for parameter in model.parameters()) >= _LARGE
         self._longest = 0
         self._sums = torch.zeros(3, device=self.device)
-        """Losses of answers, losses of replayed texts, and the norm of the gradient."""
+        """The summed losses of answers and of replayed texts, and the norm of the gradient."""
 
     def step(self, number: int, examples: Sequence[Example]) -> OptimizerStep:
         """Take one step; if memory runs out, recompute its gradients with smaller micro-batches."""
@@ -159,10 +159,10 @@ class Engine:
         self.packed.release()
 
     def _begin(self, examples: Sequence[Example]) -> None:
-        """At the first step, decide what is recorded and compiled, and the token budget of a micro-batch.
+        """At the first step, determine what to record and compile, and the token budget of a micro-batch.
 
-        A small model on one GPU is recorded if its activations surely fit into memory, because recorded passes keep
-        their activations while passes of rare shapes run too.
+        A small model on one GPU is recorded if its activations surely fit into memory, because recorded passes
+        keep memory for their activations even while other passes run.
         """
         if self._is_ready:
             return
@@ -208,7 +208,7 @@ class Engine:
         self.optimizer.update(self._sums[2], is_finite=self._sums.isfinite().all())
 
     def _batches(self, examples: Sequence[Example]) -> list[MicroBatch]:
-        """Return this rank's micro-batches."""
+        """Divide the examples into micro-batches, and return this rank's share."""
         groups = split([len(e.tokens) for e in examples], budget=self.budget or 0, ranks=self.ranks.count)
         batches = []
         for group in groups[self.ranks.own]:
@@ -250,7 +250,7 @@ class Engine:
         return self._longest
 
     def _sure_budget(self, tokens: int) -> int | None:
-        """Return a number of tokens that certainly fits into memory; None if a whole step has more tokens."""
+        """Return a number of tokens that certainly fits into memory; None if unknown or less than a whole step."""
         per_token = activation_bytes(self.packed.causal.config)
         if per_token is None or self.ranks.count > 1 or self.recipe.recompute == "on":
             return None
@@ -266,7 +266,7 @@ class Engine:
         for is_recomputed in {"on": (True,), "off": (False,), "auto": (False, True)}[self.recipe.recompute]:
             set_recompute(self.packed.layers, is_on=is_recomputed)
             peaks = {}
-            for probe in (small, small, large):  # twice, because the first run of compiled code allocates memory
+            for probe in (small, small, large):  # `small` twice, as compiled code allocates memory at first
                 self._free()
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
@@ -293,7 +293,7 @@ class Engine:
         if budget <= longest:
             raise UserError(
                 f"Out of memory with a single example of {longest} tokens in a micro-batch.",
-                hint="Set recompute: on, a smaller precision, LoRA, or more GPUs.",
+                hint="Set recompute: on, choose a smaller precision, train a LoRA adapter, or use more GPUs.",
             ) from error
         return max(longest, budget * 3 // 4)
 
@@ -309,8 +309,8 @@ class Engine:
 def activation_bytes(config: Any) -> int | None:
     """Return an upper bound on a token's activations in bytes, without recomputation and excluding its logits.
 
-    None if a config lacks a size or its layers have experts. In bfloat16, a layer keeps about 22 bytes per hidden
-    number and 8 bytes per number in the inner layer; the bound is 1.5 times as large.
+    Return None if the config lacks a size or the layers have experts. In bfloat16, a layer keeps about 22 bytes per
+    hidden number and 8 bytes per number in the inner layer; the bound is 1.5 times as large.
     """
     text = config.get_text_config()
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
@@ -336,7 +336,7 @@ def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *
         chosen = PRECISIONS[recipe.precision]
         if device.type == "cuda" and chosen.weights != "bfloat16":
             raise UserError(
-                f"precision: {chosen.name} cannot be trained on a GPU: its attention takes 16-bit numbers only.",
+                f"precision: {chosen.name} cannot be used on a GPU, where attention supports only 16-bit numbers.",
                 hint="Use bf16-master, which keeps a float32 master copy of the weights.",
             )
         return chosen

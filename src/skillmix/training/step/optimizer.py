@@ -42,7 +42,7 @@ class TrainingRecipe(RecipeSettings):
         return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate at a step from 0: a linear warm-up that starts above zero, then the schedule.
+        """Return the learning rate at a step, counted from 0: a linear warm-up from above zero, then the schedule.
 
         >>> recipe = TrainingRecipe(learning_rate=1.0, warmup_steps=4, steps=12, schedule="cosine")
         >>> [round(recipe.rate_at(step), 3) for step in (0, 1, 3, 4, 8, 11)]
@@ -74,7 +74,7 @@ def noise(key: torch.Tensor, tick: torch.Tensor, index: torch.Tensor) -> torch.T
 
 
 def rounded(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
-    """Round float32 to bfloat16 stochastically, by the lower 16 bits of the noise."""
+    """Round float32 to bfloat16 stochastically, using the lower 16 bits of the noise."""
     raised = (values.view(torch.int32) + (bits & 0xFFFF)) & _HIGH
     return raised.view(torch.float32).to(torch.bfloat16)
 
@@ -166,13 +166,13 @@ UPDATES: Final[dict[WeightStorage, Callable[..., None]]] = {
 
 
 _MOMENTUM: Final = 0.95
-"""Muon's momentum."""
+"""The momentum of Muon, as in `torch.optim.Muon`."""
 _NEWTON: Final = (3.4445, -4.7750, 2.0315)
 """The coefficients of Muon's polynomial, as used by its authors and by torch."""
 _NUMBERS_AT_ONCE: Final = 1 << 26
 """The most elements of hidden matrices whose directions are computed at once, which limits their memory."""
 _TICKS: Final = 4096
-"""Ticks per step: one for each micro-batch, and the last one for the update."""
+"""Noise ticks per step: one for each micro-batch, and the last one for the update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class TrainedParameter:
     total: torch.Tensor
     """The gradients accumulated so far in the step."""
     key: torch.Tensor
-    """The key of the noise."""
+    """The parameter's key for the noise function."""
     start: torch.Tensor
     """The index of the first element in the whole parameter."""
     numbers: int
@@ -210,7 +210,7 @@ class Optimizer:
         low_halves: Mapping[str, torch.Tensor] | None = None,
         hidden: Container[str] = (),
     ) -> None:
-        """Prepare to train the named parameters; with Muon, it updates the `hidden` matrices and Adam all others."""
+        """Prepare to train the named parameters; with `muon`, Muon updates the `hidden` matrices and Adam the rest."""
         self.recipe, self.precision = recipe, precision
         self._hidden = hidden if recipe.optimizer == "muon" else ()
         named = list(named)
@@ -223,8 +223,8 @@ class Optimizer:
         self.parameters = [self._trained_parameter(name, parameter, low_halves or {}) for name, parameter in named]
         self._tick = torch.zeros((), dtype=torch.int32, device=device)
         self._rates = torch.zeros(3, 3, device=device)
-        """Numbers of the step's update: rate, correction of the second moment, decay. Their rows are for vectors, which
-        do not decay, for matrices, and for matrices that Muon updates."""
+        """The learning rate, second-moment correction and decay of a step's update, in one row each for vectors (which
+        do not decay), matrices, and matrices that Muon updates."""
         self.untouched: set[str] = set()
         """Names of the parameters that have no gradient yet in this step."""
         self._hooks = [
@@ -252,13 +252,13 @@ class Optimizer:
     def squares(self) -> torch.Tensor:
         """Return the sum of squares of all gradients on this rank."""
         for trained in self.parameters:
-            if trained.name in self.untouched:  # such as an expert to which no token was routed
+            if trained.name in self.untouched:  # for example, an expert to which no token was routed
                 trained.total.zero_()
         norms = torch._foreach_norm([trained.total for trained in self.parameters], 2, torch.float32)
         return torch.stack(norms).square().sum()
 
     def begin_update(self, step: int) -> None:
-        """Set the numbers for a step's update."""
+        """Set the learning rate, correction and decay for a step's update."""
         recipe = self.recipe
         rate, (beta1, beta2) = recipe.rate_at(step), recipe.betas
         is_sgd = recipe.optimizer == "sgd"
@@ -273,7 +273,7 @@ class Optimizer:
         self._tick.fill_((step + 1) * _TICKS - 1)
 
     def update(self, norm: torch.Tensor, *, is_finite: torch.Tensor) -> None:
-        """Update all parameters by the numbers of the step, or change nothing if a loss or the norm is not finite."""
+        """Update all parameters with the numbers of the step, or change nothing if a loss or the norm is not finite."""
         clip = self.recipe.clip
         scale = torch.ones_like(norm) if clip is None else (clip / (norm + 1e-6)).clamp(max=1.0)
         finite_and_scale = torch.stack([is_finite.float(), scale])
@@ -317,7 +317,7 @@ class Optimizer:
             low = low[start : start + len(local)].clone()
         state = DTYPES[self.precision.state]
         is_hidden, is_sgd = name in self._hidden, self.recipe.optimizer == "sgd"
-        # Streams of noise are added to the key, which is a multiple of 8.
+        # The number of a noise stream is added to the key, so the key must be a multiple of 8.
         key = hashlib.blake2b(f"{self.recipe.seed}/{name}".encode(), digest_size=4).digest()
         return TrainedParameter(
             name=name,

@@ -26,7 +26,7 @@ from skillmix.training.step.optimizer import Optimizer
 
 _LEAST_STEP: Final = 512
 Work = Callable[[], None]
-"""Launches device work that reads and writes the same memory each time."""
+"""A function that launches device work, which must read and write the same memory each time."""
 
 
 class Shape(NamedTuple):
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 
     tokens: int
     segments: int
-    """The number of examples, including the padding and empty examples."""
+    """The number of examples, including padding and empty examples."""
     rows: int
     """The number of targets, including targets of weight 0."""
 
@@ -50,16 +50,16 @@ class Inputs(NamedTuple):
     shares: torch.Tensor
     is_replay: torch.Tensor
     is_target: torch.Tensor
-    """Whether each row counts; rows that are only padding do not."""
+    """Whether each row has a real target rather than padding."""
     longest: int
 
     @property
     def shape(self) -> Shape:
-        """The sizes of the tensors."""
+        """The sizes of the micro-batch, including padding."""
         return Shape(len(self.tokens), len(self.bounds) - 1, len(self.rows))
 
     def sent(self, device: torch.device, *, longest: int, memory: "Inputs | None" = None) -> "Inputs":
-        """Return a copy on the device, in the memory of an earlier copy of the same shape if that copy is given."""
+        """Return a copy on the device; if `memory` is given, overwrite this earlier copy of the same shape."""
         *tensors, _ = self
         if device.type == "cuda":  # from pinned memory, a copy need not wait for pending work on the device
             tensors = [tensor.pin_memory() for tensor in tensors]
@@ -163,7 +163,7 @@ class Recordings:
             replay: Work = self._graphs.capture(work).replay
         except (NotCaptured, torch.OutOfMemoryError) as error:
             if not self.failed:
-                say(f"a pass of this training cannot be recorded as a CUDA graph, and stays slower: {error}")
+                say(f"a training pass cannot be recorded as a CUDA graph, so it runs more slowly: {error}")
             return None
         return replay
 
@@ -305,13 +305,13 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Compute attention for transformers: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    In compiled layers, `longest` is a tensor whose length is the value.
+    In compiled layers, `longest` is a tensor that has this number of rows.
     """
     if dropout or softcap:
         # Models with such settings are rejected earlier. A model that requests dropout or capping without a setting is
         # rejected here.
         raise UserError(
-            f"{type(module).__name__} asks for attention with dropout or capped scores.",
+            f"{type(module).__name__} requests attention with dropout or capped scores.",
             hint="Packed conversations are trained without either.",
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -334,7 +334,7 @@ class _Group(NamedTuple):
     filled: torch.Tensor
     """The indexes of places with tokens."""
     tokens: torch.Tensor
-    """The indexes of all tokens."""
+    """The indexes of all tokens in the group's examples."""
 
 
 def _groups(bounds: torch.Tensor) -> Iterator[_Group]:
@@ -379,11 +379,11 @@ def _mask(group: _Group, window: int, like: torch.Tensor) -> torch.Tensor | None
 LOGITS: Final = 1 << 28
 """The largest number of logits in a chunk."""
 _LOGITS_ON_CPU: Final = 1 << 22
-"""The same limit on a CPU, where the system would reallocate a larger block each time."""
+"""The largest number of logits in a chunk on a CPU, where the system would reallocate a larger block each time."""
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
-    """The weighted sum of the losses, and the loss of each row.
+    """Compute the weighted sum of the losses, and the loss of each row.
 
     The forward pass also computes the gradient, because the logits of a chunk exist only then.
     """
@@ -392,7 +392,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `linear_cross_entropy`."""
+        """Compute the result of `linear_cross_entropy`, and the gradients."""
         for_hidden, for_weight = ctx.needs_input_grad[:2]
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if for_hidden else None
@@ -472,7 +472,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
         def call(hidden: torch.Tensor, **arguments: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(hidden, **arguments)
-            if not hidden.requires_grad:  # the first layer after frozen embeddings, else compiled separately
+            if not hidden.requires_grad:  # avoids a separate compilation for the first layer after frozen embeddings
                 hidden = hidden.detach().requires_grad_()
             # Mark the sizes that vary, so that the compiler does not specialize on the first ones.
             cos, sin = arguments["position_embeddings"]
@@ -492,7 +492,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
-    """Keep only the input of each layer for the backward pass, or keep all activations."""
+    """If `is_on`, keep only each layer's input for the backward pass; otherwise keep all activations."""
     for layer in layers:
         layer.gradient_checkpointing = is_on
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
@@ -526,7 +526,7 @@ class PackedModel(nn.Module):  # type: ignore[misc]
 
     @property
     def layers(self) -> Any:
-        """The decoder's layers."""
+        """The decoder layers of the transformers model."""
         return self.causal.base_model.layers
 
     def hidden_states(self, inputs: Inputs) -> torch.Tensor:

@@ -36,9 +36,9 @@ LARGEST: Final = 256
 SIZES: Final = (8, *range(16, LARGEST + 1, 16))
 """The possible numbers of rows in a product: 8, or a multiple of 16."""
 _PIECE: Final = 32
-"""The largest number of rows in a piece, for processors that need pieces."""
+"""The largest number of rows in a piece, if products must be cut into pieces."""
 MOST_SLOTS: Final = 64
-"""The most rows that generate at once; most of a batch is left for prompts, and the head has no larger product."""
+"""The most rows that generate at once; the rest of a batch is for prompts, and no product of the head is larger."""
 _TRIED_ROWS: Final = 16
 _MARK: Final = "_skillmix_rows_are_independent"
 
@@ -90,7 +90,7 @@ class Packed:
         self._bias = None if layer.bias is None else layer.bias.detach()
 
     def __call__(self, rows: torch.Tensor, activation: str = "none") -> torch.Tensor:
-        """Compute the product for some rows, followed by an activation."""
+        """Compute the product of `rows` and the weights, followed by an activation."""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
         return product
 
@@ -122,7 +122,7 @@ def _treats_rows_alike(layers: Iterable[Any], count: int) -> bool:
 
 
 def _in_pieces(layer: Any, piece: int) -> _Product:
-    """Compute a product in pieces of a fixed number of rows, the last one padded with zeros."""
+    """Return a product that is computed in pieces of a fixed number of rows, the last one padded with zeros."""
 
     def product(rows: torch.Tensor) -> torch.Tensor:
         flat = rows.reshape(-1, rows.shape[-1])
@@ -135,7 +135,7 @@ def _in_pieces(layer: Any, piece: int) -> _Product:
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def fuse_layers(model: Any) -> None:
-    """Replace the norms and MLPs of a model whose products treat every row alike."""
+    """Replace a model's norms and MLPs with fused layers, wherever these give the same results."""
     verdicts: dict[object, bool] = {}
     for module in model.modules():
         epsilon = getattr(module, "variance_epsilon", None)
@@ -187,7 +187,7 @@ GRAIN: Final = 16
 """Tokens per piece. Pieces start at multiples of this number, so a whole piece has the same bits for every request."""
 _BLOCK: Final = 128
 _GAP: Final = 8
-"""The largest gap in slots between neighboring rows of a run; a call takes as long as the attention of a few rows."""
+"""The largest gap in slots between neighboring rows of a run; a separate call costs as much as a few unused slots."""
 
 
 class PromptPiece(NamedTuple):
@@ -237,14 +237,14 @@ class CpuCache:
 
     def __init__(self, shape: Any, *, slots: int, length: int) -> None:
         size = (slots, shape.heads, -(-length // _BLOCK) * _BLOCK, shape.head_size)
-        # the system allocates the memory of these numpy arrays only when it is written to
+        # The system allocates memory for these numpy arrays only when they are written to.
         self.keys = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self.values = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self._heads = shape.heads
         self._layout: _Layout | None = None
 
     def lay_out(self, slots: Sequence[int], positions: Sequence[int], pieces: Sequence[PromptPiece]) -> None:
-        """Announce the next batch: one token for each of these slots, in ascending order, and then these pieces."""
+        """Announce the next batch: one token for each slot in `slots`, which must be ascending, and then `pieces`."""
         of_pieces = [(piece.slot, piece.first + n) for piece in pieces for n in range(piece.length)]
         self._layout = _Layout(
             torch.tensor([*slots, *(slot for slot, _ in of_pieces)]),
@@ -284,7 +284,7 @@ class CpuCache:
             store[target, :, :length] = store[source, :, :length]
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Return 0, which only models that number positions themselves use; the decoder always passes positions."""
+        """Return 0; only models that number positions themselves use it, and the decoder always passes positions."""
         return 0
 
 
@@ -296,7 +296,7 @@ class _FlatKeys(NamedTuple):
     layout: _Layout
 
     def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
-        """Attend with every token of a batch to the tokens before it in the same slot."""
+        """Compute attention from every token of a batch to the tokens before it in its slot."""
         keys, values, layout = self
         heads, tokens, size = query.shape[1:]
         output = query.new_zeros(1, tokens, heads, size)
@@ -343,7 +343,7 @@ def plan_blocks(positions: torch.Tensor, *, key_heads: int) -> BlockPlan:
 def block_attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: BlockPlan, *, scaling: float
 ) -> torch.Tensor:
-    """Attend with one query per row; the query of an unused row, which has no keys, yields zeros."""
+    """Compute attention for one query per row; the query of an unused row, which has no keys, yields zeros."""
     rows, key_heads, _, size = keys.shape
     heads, count = query.shape[1], plan.mask.shape[1]
     grouped = query[:rows].reshape(rows * key_heads, 1, heads // key_heads, size).expand(-1, count, -1, -1)
@@ -411,12 +411,12 @@ class CpuDecoder:
         return self.rows.count.numpy().copy(), self.rows.is_active.numpy().copy()
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """Return the tokens that some slots have generated."""
+        """Return the tokens that the given slots have generated."""
         rows: np.ndarray = self.rows.written[list(slots)].numpy()
         return rows
 
     def _step(self, with_top_p: bool) -> None:
-        """Pass one batch through the model, and choose the next token of each row whose last token was in it."""
+        """Pass one batch through the model, and choose the next token of each row whose last token is in the batch."""
         is_reading = {reading.start.slot for reading in self._waiting}
         slots = [slot for slot in self.rows.is_active.nonzero()[:, 0].tolist() if slot not in is_reading]
         pieces, tokens, ready = self._next_pieces(LARGEST - len(slots))
@@ -444,9 +444,9 @@ class CpuDecoder:
         tokens: list[int] = []
         ready: list[tuple[int, int]] = []
         unread: set[int] = set()
-        """Slots whose prompts are not read before this batch."""
+        """Slots whose prompts have not been read completely before this batch."""
         needed: set[int] = set()
-        """Slots from which prompts that must wait will copy: copies see slots as if prompts were read one by one."""
+        """Slots from which waiting prompts will copy; a copy must see its source as if prompts were read one by one."""
         for reading in list(self._waiting):
             slot = reading.start.slot
             must_wait = reading.source in unread or slot in needed

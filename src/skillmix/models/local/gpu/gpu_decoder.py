@@ -197,7 +197,7 @@ class SlotCache:
         self._step, self._blocks = None, blocks
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Store the new keys and values of a layer, and return what the layer attends to."""
+        """Store the new keys and values of a layer, and return the keys and values that the layer attends to."""
         stored = self._keys[layer_idx], self._values[layer_idx]
         if self._step is not None:
             return (keys, values), _StepKeys(*stored, *self._step)
@@ -211,21 +211,21 @@ class SlotCache:
         copy_slots(self._whole, copies, longest=longest)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Return 0, which only models that number positions themselves use; the decoder always passes positions."""
+        """Return 0; only models that number positions themselves use it, and the decoder always passes positions."""
         return 0
 
 
 class PackedRow(NamedTuple):
-    """A flat row of tokens."""
+    """A flat row: the unread tokens of several prompts, one prompt after the other."""
 
     tokens: np.ndarray
     positions: np.ndarray
     blocks: np.ndarray
-    """The table of query blocks."""
+    """The table of query blocks, which `kernels.py` describes."""
     ending: np.ndarray
     """The slots of the prompts that end in the row."""
     last: np.ndarray
-    """The index of each of these prompts' last token."""
+    """For each prompt that ends in the row, the index of its last token."""
 
 
 def packed_rows(starts: Sequence[Start], most: int = _MOST_TOKENS) -> Iterator[PackedRow]:
@@ -251,10 +251,10 @@ def packed_rows(starts: Sequence[Start], most: int = _MOST_TOKENS) -> Iterator[P
 
 
 class Snapshots:
-    """The rows as they were after the last two rounds."""
+    """Copies of the state of all rows after each of the last two rounds."""
 
     def __init__(self, make_event: Callable[[], Any], state: Sequence[torch.Tensor]) -> None:
-        """Keep copies of some of the device's tensors, whose first dimension is the slot."""
+        """Prepare copies of the device tensors in `state`, whose first dimension is the slot."""
         self._state = list(state)
         self._events = [make_event() for _ in range(2)]
         self._copies = [
@@ -265,10 +265,10 @@ class Snapshots:
         self._started = np.zeros(len(state[0]), dtype=np.int64)
         """The round after which a snapshot first shows the row of a slot."""
         self.newest_shown: list[np.ndarray] = []
-        """What `newest` returned last; the next `take` may overwrite it."""
+        """The state that `newest` last returned; the next `take` may overwrite it."""
 
     def note_started(self, slots: Sequence[int]) -> None:
-        """Record that rows start in some slots before the next round."""
+        """Record that rows start in the given slots before the next round."""
         self._started[list(slots)] = self._rounds
 
     def take(self) -> None:
@@ -281,7 +281,7 @@ class Snapshots:
     def newest(self) -> tuple[list[np.ndarray], np.ndarray]:
         """Return the newest state that is available without waiting, or else the state of the round before the last.
 
-        The second array states for each slot whether the state describes its current row.
+        The second item, an array, states for each slot whether the state describes the slot's current row.
         """
         index = self._rounds - 1
         if index > 0 and not self._events[index % 2].query():
@@ -292,7 +292,7 @@ class Snapshots:
 
 
 class GpuDecoder:
-    """The slots of one model, and the steps that fill them."""
+    """The slots of one model on a GPU, and the steps that fill them."""
 
     def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
         """Create slots of `length` positions for rows that generate at most `longest` tokens."""
@@ -348,7 +348,7 @@ class GpuDecoder:
         return np.where(is_shown, count, 1), is_active | ~is_shown
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """Return the tokens that some slots had generated at the last `progress`."""
+        """Return the tokens that the given slots had generated at the last `progress`."""
         rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
@@ -381,7 +381,7 @@ class GpuDecoder:
         return logits
 
     def _captured(self, work: Callable[[], None]) -> Any:
-        """Capture some work as a CUDA graph, which can be replayed with hardly any work for the processor."""
+        """Capture `work` as a CUDA graph, which can be replayed at little cost to the CPU."""
         before = [tensor.clone() for tensor in self.rows.changing]
         stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream())

@@ -13,7 +13,7 @@ import torch
 
 
 class NotCaptured(Exception):
-    """Some work could not be captured, or another thread disturbed the capture."""
+    """Raised if work cannot be captured as a graph, or if another thread disturbed the capture."""
 
 
 class GraphPool:
@@ -24,11 +24,11 @@ class GraphPool:
         self._stream = stream
         self._handle = torch.cuda.graph_pool_handle()
         self._broken: list[Any] = []
-        """Graphs whose captures did not end; torch may still ask them which memory is theirs."""
+        """Graphs whose captures did not end; torch may still query which memory belongs to them."""
 
     @property
     def stream(self) -> Any:
-        """The stream of the captures; work that ran there before has its workspaces allocated."""
+        """The stream on which graphs are captured; work that ran on it before has already allocated its workspaces."""
         self._stream = self._stream or torch.cuda.Stream()
         return self._stream
 
@@ -37,7 +37,7 @@ class GraphPool:
         self._handle = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Any:
-        """Capture some work without running it; raise NotCaptured on failure, OutOfMemoryError if memory runs out."""
+        """Capture `work` without running it; raise NotCaptured on failure, OutOfMemoryError if memory runs out."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         was_collecting = gc.isenabled()
@@ -55,7 +55,7 @@ class GraphPool:
                     raise
                 graph.capture_end()
         except BaseException as error:
-            # The capture may have ended, or this torch may have no such function.
+            # The capture may have ended, or this version of torch may lack the function.
             with suppress(RuntimeError, AttributeError):
                 torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._handle)
                 self._broken.append(graph)

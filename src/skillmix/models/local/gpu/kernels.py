@@ -1,4 +1,4 @@
-"""Triton kernels for attention in steps and packed prompts, copying slots, and small operations.
+"""Triton kernels for the attention of steps and packed prompts, for copying slots, and for small operations.
 
 Prompts are read in one flat row of tokens, which is cut into query blocks. Each block consists of consecutive tokens of
 one slot. Its entry in a table contains the index of its first token in the row, the number of its tokens, its slot, and
@@ -33,7 +33,7 @@ def can_step(*, head_size: int, groups: int) -> bool:
 def step_attention(
     query: torch.Tensor, new: tuple[torch.Tensor, torch.Tensor], store: Any, *, scaling: float
 ) -> torch.Tensor:
-    """Store each row's new key and value at the row's position, and attend to everything up to that position."""
+    """Store each row's new key and value at its position, and compute attention to everything up to that position."""
     keys, values, positions, is_active = store
     rows, heads, _, size = query.shape
     key_heads = keys.shape[1]
@@ -69,7 +69,7 @@ def store_packed(key: torch.Tensor, value: torch.Tensor, store: PackedStore) -> 
 
 
 def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float) -> torch.Tensor:
-    """Attend from each token of a row to its slot, up to the token's own position."""
+    """Compute attention from each token of a flat row to its slot, up to the token's own position."""
     keys, values, blocks = store
     _, heads, tokens, size = query.shape
     query = query[0]
@@ -83,7 +83,7 @@ def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float)
 
 
 def copy_slots(store: torch.Tensor, copies: torch.Tensor, *, longest: int) -> None:
-    """Copy the first positions of some slots to others, in all layers.
+    """Copy the first positions of slots to other slots, in all layers.
 
     `store` has the shape (part, slot, head, position, size). Each row of `copies` consists of a source, a target
     and a number of positions. No slot may be both a source and a target.
