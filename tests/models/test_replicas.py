@@ -12,7 +12,7 @@ from aiohttp import web
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.models.servers import protocols as module
+from skillmix.models.servers import replicas as module
 from skillmix.models.servers.keys import servers_of
 from skillmix.models.servers.protocols import OpenAIModel
 from skillmix.models.servers.replicas import Listed, Replicas
