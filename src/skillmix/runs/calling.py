@@ -27,9 +27,9 @@ from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
-"""The most open conversations if skillmix itself runs a model, because a model on a GPU can serve thousands."""
+"""The maximum number of open conversations if skillmix itself runs a model. On a GPU, a model can serve thousands."""
 _MAX_OPEN_IN_BATCHES: Final = 1_000_000
-"""With batches, every conversation is open, because one batch contains the first turns of all conversations."""
+"""The maximum number of open conversations with batches, because one batch contains the first turns of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
             if counts.stopped:
                 break
     if calls.students:
-        counts.left_out = 0  # skipped in one pass but made in another
+        counts.left_out = 0  # calls skipped in one pass are made in another
 
 
 def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]]:
@@ -196,7 +196,7 @@ async def opened_models(
     say: Callable[[str], None],
     cluster: RayCluster | None = None,
 ) -> dict[str, Model]:
-    """Open the models of a step by the names that tasks use; names that refer to the same local model share one."""
+    """Open the models of a step by the names that tasks use; names of the same local model share one instance."""
     if cluster is not None:
         cluster.use(is_local=any(provider_of(str(settings.asked)).is_in_process for settings in used.values()))
     models: dict[str, Model] = {}
@@ -232,7 +232,7 @@ class FirstTurns:
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
-        """Yield the first turn of each unfinished conversation, once even if several cells share the conversation.
+        """Yield the first turn of each unfinished conversation, only once if several cells share the conversation.
 
         A conversation that has all its calls is checked for unparseable votes. The first conversation of each cell is
         always yielded, so that a changed setting is detected.

@@ -111,7 +111,7 @@ class Conversations:
         return not wanted
 
     def _is_readable(self, combination: Combination, text: str, reply: Reply) -> bool:
-        """Whether every point can be parsed from a grader's reply, with the same parser that scores use."""
+        """Whether every point can be parsed from a grader's reply, with the parser that scoring uses."""
         phrases = self._prompts[self._experiment.prompts].phrases
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         return read_grades(rubric, reply.text, text=text).points is not None
@@ -186,7 +186,7 @@ def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 def model_name(model: str) -> str:
-    """Return the model name in requests. For a checkpoint trained here, it includes the training data."""
+    """Return the model name in requests. For a checkpoint trained here, it includes the hash of its lineage."""
     spec = parse_spec(model)
     lineage = lineage_of(model)
     return f"{spec.provider}:{spec.name}" + (f"#{lineage.identity}" if lineage else "")

@@ -133,7 +133,7 @@ def raters_of(folder: Path) -> list[str]:
 def rater_model(folder: Path, rater: str) -> str | None:
     """Return the model of a rater: `person`, or a simulated rater's model string.
 
-    None if the rater has no answer yet.
+    None if the rater has not answered yet.
     """
     if not rater_file(folder, rater).exists():
         return None

@@ -1,7 +1,8 @@
 """Grade a text by a model's votes, by code or by both, and run the code on all cores in parallel.
 
-With the grader `rules:`, code decides all points. With `rules:MODEL`, code decides the skills that have a checker, and
-a model decides the rest. A verdict is not a call, because it is computed from the text whenever a run is read.
+With the grader `rules:`, code awards all points. With `rules:MODEL`, code awards the points for skills that have a
+checker, and a model awards the rest. A verdict is not a call, because it is computed from the text whenever a run is
+read.
 
 Only `on_all_cores` distributes skillmix's own work over processes. A verdict is a pure function of a text and its
 catalog, so the results are the same for any number of workers.
@@ -52,13 +53,13 @@ class RunGrader:
     votes: int | None = None
     """The number of rounds that count; None for an imported grader, because all its rounds count."""
     has_code: bool = False
-    """Whether code decides the skills that have a checker."""
+    """Whether code awards the points for skills that have a checker."""
     asks_model: bool = True
-    """Whether a model votes; False if code decides alone."""
+    """Whether a model votes; False if only code grades."""
 
     @property
     def is_code_alone(self) -> bool:
-        """Whether code decides every point."""
+        """Whether code awards every point."""
         return self.has_code and not self.asks_model
 
     def counts(self, number: int) -> bool:
@@ -112,7 +113,7 @@ def judge_of(catalog: Catalog) -> "Judge":
     from skillmix.checkers.sense import prompt_texts
 
     require_trust(catalog.code)
-    remember_trusted(catalog.code)  # in a worker process, the catalog provides the judge
+    remember_trusted(catalog.code)  # a worker process receives the code with the catalog
     remember_figures(catalog.name, catalog.figures)
     requires_woven = catalog.woven == "required"
     shown = prompt_texts(catalog.skills)
@@ -145,7 +146,7 @@ def applicable_reasons(verdict: "Verdict | JudgedText", *, is_alone: bool) -> Ma
 
 
 def has_checker(skill: str) -> bool:
-    """Whether code can decide a skill."""
+    """Whether code can check a skill."""
     from skillmix.checkers.registry import checker_of
 
     return checker_of(skill) is not None
@@ -236,7 +237,7 @@ def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int,
 def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: "Verdict | JudgedText | None") -> Ballot:
     """Make a grader's ballot on a text from a model's votes, the code's verdict, or both.
 
-    If a grader uses code, code decides the skills that have a checker, and the model's votes decide the rest.
+    If a grader uses code, code awards the points for skills that have a checker, and the model's votes the rest.
     """
     skills = text.combination.skills
     is_woven = verdict.is_woven(skills) if verdict is not None and grader.has_code else None
@@ -315,7 +316,7 @@ def on_all_cores(
 _code: list[RulesGrader] = []
 """Contains the grader of a worker process."""
 _trust: Final = ExitStack()
-"""Keeps the code that the parent process trusts trusted in a worker until the worker exits."""
+"""Makes a worker trust the same code as the parent process until the worker exits."""
 
 
 def _begin(catalog: Catalog, trust: Trust) -> None:

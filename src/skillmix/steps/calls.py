@@ -174,7 +174,7 @@ def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext
 def counts_line(step: str, counts: CallCounts) -> str:
     """Describe the calls of a step."""
     return (
-        f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} tried again, "
+        f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} retried, "
         f"{plural(counts.tokens, 'token')}, {counts.cost_usd:.2f} US dollars"
     )
 
