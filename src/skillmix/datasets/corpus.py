@@ -31,7 +31,10 @@ def words_of(text: str) -> list[str]:
 
 
 _PLAIN_WORDS: Final = bytes(ord(c.lower() if c.isalnum() or c == "_" else " ") for c in map(chr, range(128))) * 2
-"""A table for `bytes.translate`: lower-case ASCII, with blanks between words; the upper half is never used."""
+"""A table for `bytes.translate`: lower-case ASCII, with blanks between words.
+
+Only ASCII texts are translated, so the upper half is never used.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Corpus:
 
     words: NDArray[np.uint32]
     starts: NDArray[np.int64]
-    """The start of each text, and the end of the last text."""
+    """The index of the first word of each text, and the total number of words at the end."""
     vocabulary: dict[str, int]
 
     def __len__(self) -> int:

@@ -26,9 +26,9 @@ class DecidedConversation(NamedTuple):
 
 
 class Decisions(AbstractContextManager["Decisions"]):
-    """Decisions of all or some of a run's graders about its conversations, under the run's rules or other rules.
+    """Determines which conversations of a run have full marks from each grader, under the run's rules or other rules.
 
-    The journal stays open, so that a few more conversations can be decided without reading the others again.
+    The journal stays open, so that further conversations can be decided without rereading the earlier ones.
     """
 
     def __init__(self, run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> None:
@@ -44,7 +44,7 @@ class Decisions(AbstractContextManager["Decisions"]):
         self._journal.close()
 
     def every(self, *, students: Iterable[str] | None = None) -> Iterator[DecidedConversation]:
-        """Yield the finished conversations in key order, then the unfinished ones; `students` restricts them."""
+        """Yield the finished conversations in key order, then the unfinished ones; `students` restricts both."""
         chosen = None if students is None else frozenset(students)
         written = written_conversations(self._run, self._journal)
         return self._decided(one for one in written if chosen is None or one.key[0] in chosen)
