@@ -26,7 +26,7 @@ _SLOT: Final = re.compile(r"\{([^{}]*)\}")
 SLOTS: Final = frozenset(
     ["who", "thing", "a thing", "things", "others", "tool", "place", "at", "base", "past", "Clause", "word", "a word"]
 )
-"""The slots of a frame."""
+"""The slots that a frame may contain."""
 
 
 class Strict(BaseModel):

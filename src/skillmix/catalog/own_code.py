@@ -51,7 +51,7 @@ def trusting_code(is_given: bool = True) -> Iterator[None]:
     """Trust the `checkers.py` of catalogs that are loaded inside this block."""
     before = _trusted.is_given
     if not before:
-        # Cleared at the start, because catalogs from the last block may be used after its end.
+        # Clear the code here and not when a block ends, because its catalogs may still be used afterwards.
         _trusted.codes.clear()
     _trusted.is_given = is_given
     try:
@@ -67,7 +67,7 @@ def trust_here() -> Trust:
 
 @contextmanager
 def trusting_as(trust: Trust) -> Iterator[None]:
-    """Trust the same code as the parent process."""
+    """Trust the code that the parent process trusts."""
     with trusting_code(trust.is_given):
         _trusted.codes.update(trust.codes)
         yield
