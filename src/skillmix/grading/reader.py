@@ -2,12 +2,12 @@
 
 A reply that cannot be parsed is a value with a reason, never a zero. A row belongs to a criterion if the names are
 equal. If criteria have no row, `labels` looks for decorated names, and for one row that hints at the one remaining
-criterion; a note then records which label was assigned to which criterion. Totals decide nothing. A grade that only
+criterion; a note then records which label was assigned to which criterion. Totals are not used. A grade that only
 repeats the student's text does not count. `blocks` finds the tables and lines with points.
 
 A reply must state its outcome, as in "Outcome: complies", or consist of that word alone. Prose that mentions an outcome
 is not a statement, because a grader that weighs outcomes mentions them all. Contradictory statements, and a statement
-that only repeats the student's text, cannot be parsed, so the reading contains the problem and no outcome.
+that only repeats the student's text, cannot be parsed, so the parsed grade contains the problem and no outcome.
 """
 
 import re
@@ -58,7 +58,7 @@ _LONGEST_WORDS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReading:
-    """The outcome in a reply, or the problem."""
+    """The outcome that a grader's reply states, or the reason why none can be parsed."""
 
     outcome: TextOutcome | None
     problem: str | None
@@ -178,7 +178,7 @@ def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
 
 
 _FEWEST_WORDS: Final = 3
-"""The fewest words next to a label that count as an explanation."""
+"""The minimum number of words next to a label that count as an explanation."""
 _BETWEEN: Final = re.compile(r"\||:\s|\s[–—-]\s")
 _MARKUP: Final = " \t*_`#>•-–—:|"
 _LEAD: Final = re.compile(r"^(?:explanation|reason|comment|note)s?\W+", re.IGNORECASE)
@@ -241,7 +241,7 @@ def _explains(words: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Points in the rubric's order (the last one, length, may be unknown), or the problem.
+    """The points parsed from a reply, in the rubric's order, or the reason why the reply cannot be parsed.
 
     For a rubric of outcomes, the points are 1 for the outcome in the reply and 0 for the others.
     """
@@ -307,7 +307,7 @@ def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) ->
 
 
 def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozenset[int]) -> Reading | None:
-    """Match decorated names to missing criteria, then the last label to the last one; None if criteria remain."""
+    """Match decorated names to missing criteria, then the last label to the last criterion; None if any is left."""
 
     def by_decoration(label: str) -> int | None:
         index = decorated_criterion(rubric, label)
