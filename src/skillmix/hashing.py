@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final
 
 HEX_ID: Final = 16
-"""Hex digits of a printed id. With 64 bits, two of a million ids collide with a probability of 3e-8."""
+"""The number of hex digits in a printed id. With 64 bits, two of a million ids collide with a probability of 3e-8."""
 # A shared encoder, because `json.dumps` with settings would create one for each call.
 _canonical: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 

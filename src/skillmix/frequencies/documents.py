@@ -325,7 +325,7 @@ def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
 
 
 def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, str]]:
-    """Yield runs of sentences that reach the wanted length, then the rest of the document, each with its size."""
+    """Yield sequences of sentences that reach the wanted length, then the rest, each with its length in words."""
     lines, size = list[list[str]](), 0.0
     for paragraph in paragraphs:
         lines.append([])
@@ -339,7 +339,7 @@ def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, s
 
 
 def _size(piece: str) -> float:
-    """Return the length of a piece in words."""
+    """Return the length of a piece of text in words."""
     return max(piece.count(" ") + 1, len(piece) / _CHARACTERS_PER_WORD)
 
 
@@ -366,7 +366,7 @@ def _pieces(paragraph: str, words: int) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SampledPassage:
-    """A passage of a sample."""
+    """A passage in a sample, with its document and its number of occurrences."""
 
     id: str
     text: str

@@ -31,7 +31,7 @@ class OutputFormat:
     fewest: int
     """The minimum number of units in a text."""
     room: int
-    """The smallest limit."""
+    """The minimum limit, which applies to small k."""
 
     def limit(self, k: int) -> int:
         """Return the maximum number of units in a text with k skills.
@@ -194,7 +194,7 @@ class Rubric:
 
 
 def sentence_limit(k: int) -> int:
-    """Return the limit of k - 1 sentences (arXiv 2310.17567)."""
+    """Return the maximum number of sentences: k - 1, but at least one (arXiv 2310.17567)."""
     return max(1, k - 1)
 
 
@@ -306,7 +306,7 @@ class LabelForms(NamedTuple):
 
 @lru_cache(maxsize=1 << 13)
 def label_forms(label: str) -> LabelForms:
-    """Return the forms of a label to compare with those of criteria.
+    """Return the forms of a label that are compared with the labels of criteria.
 
     >>> label_forms("2. Correctly illustrates a metaphor (1 point)").without_lead_in
     ['a metaphor', 'metaphor']
