@@ -25,7 +25,7 @@ def short_id(*parts: object) -> str:
 
 
 def ranked(items: list[str], *purpose: object) -> list[str]:
-    """Sort items by a hash of the purpose and the item, so that a new item does not reorder the others.
+    """Sort items by a hash of the purpose and the item, so that a new item does not reorder the existing items.
 
     >>> sorted(ranked(["a", "b", "c"], "demo")) == ["a", "b", "c"]
     True

@@ -215,7 +215,7 @@ class Partition:
     groups: Mapping[str, Side] = field(default_factory=dict, hash=False)
     """Further groups, by name."""
     any_topic_at_one: bool = False
-    """Whether training texts with one skill may be about topics that the other training texts never have."""
+    """Whether training texts with one skill may be about held-out topics, unlike other training texts."""
 
     @property
     def _sides(self) -> dict[Setting, Side]:
@@ -429,7 +429,7 @@ def _random_split(catalog: Catalog, kind: str, seed: int) -> Partition:
 
 
 def _nested(catalog: Catalog, seed: int) -> Partition:
-    """Group skills by what is new about them: the figure, the word, both, or only their combination."""
+    """Group skills by their new part: the figure, the word, both, or only the combination of figure and word."""
     without = [skill.name for skill in catalog.skills if not (skill.figure and skill.word)]
     if without:
         raise UserError(

@@ -136,7 +136,7 @@ class Draw:
 
 
 def training_draw(draw: Draw, pools: Iterable[tuple[Setting, Side]]) -> Draw:
-    """Return the same draw for training data, which avoids the evaluation draws of all pools."""
+    """Convert a draw to a draw for training data, which avoids the evaluation draws of all pools."""
     evaluations = tuple(Draw(side=side, setting=setting, k=draw.k, seed=draw.seed) for setting, side in pools)
     return replace(draw, purpose="training", evaluations=evaluations)
 
@@ -189,7 +189,7 @@ def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, othe
 
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
-    """Yield all possible combinations of a draw in order, without those that it must skip."""
+    """Yield all possible combinations of a draw in order, except the combinations that it must skip."""
     check_size(draw, 0)
     key = draw.key
     evaluations = list(map(_begins_with, draw.evaluations))

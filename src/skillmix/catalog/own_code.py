@@ -1,6 +1,6 @@
 """The `checkers.py` of a user's catalog, which is always read as text, and run only if the user trusts it.
 
-A catalog holds the text and the hash of its code, and whether the user trusted it when the catalog was loaded: with
+A catalog contains the text and the hash of its code, and whether the user trusted it when the catalog was loaded: with
 `--trust-code` on the command line, or with `trusting_code` in Python. `checkers/registry.py` runs trusted code, and
 `runs/verdicts.py` rejects code that is not trusted.
 """
@@ -97,7 +97,7 @@ def trusted_codes() -> tuple[OwnCode, ...]:
 
 
 def require_trust(code: OwnCode | None) -> None:
-    """Reject code that is not trusted, because grading without it would give other verdicts."""
+    """Reject code that is not trusted, because grading without it would lead to other verdicts."""
     if code is not None and not code.is_trusted:
         hint = "Read the file. If you trust it, add --trust-code, and skillmix runs it with your permissions."
         raise UserError(f"The catalog has code that you have not trusted: {code.path}.", hint=hint)

@@ -61,7 +61,7 @@ class LeftOut:
     not_conversations: int = 0
     """Texts without the replies of all turns, such as imported texts."""
     outside: dict[str, int] = field(default_factory=dict)
-    """Texts with full marks outside the recipe, by the rule that excludes them."""
+    """Texts with full marks that do not fit the recipe, counted by the rule that excludes them."""
     removed: dict[str, int] = field(default_factory=dict)
     """Copies, counted by kind."""
     shown: dict[str, int] = field(default_factory=dict)

@@ -253,7 +253,7 @@ class TextsSoFar:
         return [copies[index] if index in copies else numbers[index] for index in range(len(new))]
 
     def keep_only(self, numbers: Sequence[int]) -> None:
-        """Drop all texts except those with these numbers."""
+        """Drop all texts except the texts with these numbers."""
         self.texts = [self.texts[number] for number in numbers]
         self.corpus = self.corpus.part(numbers)
 

@@ -25,7 +25,7 @@ def words_of(text: str) -> list[str]:
     >>> words_of("The baker's dough, the dough!")
     ['the', "baker's", 'dough', 'the', 'dough']
     """
-    if text.isascii() and "'" not in text:  # string methods give the same result as below in a fifth of the time
+    if text.isascii() and "'" not in text:  # string methods are five times as fast as the code below
         return text.encode().translate(_PLAIN_WORDS).decode().split()
     return _WORD.findall(text.casefold().replace("’", "'"))
 
@@ -128,7 +128,7 @@ class Frame:
 
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
-    """Return the most frequently shared n-grams, and the number of texts with one that `at_least` texts share."""
+    """Return the most frequently shared n-grams, and count the texts with an n-gram that `at_least` texts share."""
     runs, texts = corpus.runs(length)
     order = np.lexsort((texts, runs))
     runs, texts = runs[order], texts[order]

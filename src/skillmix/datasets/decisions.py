@@ -66,7 +66,8 @@ class Decisions(AbstractContextManager["Decisions"]):
                 if one.text is not None:
                     yield one
                 else:
-                    unfinished.append(one if student else one._replace(turns=()))  # a whole run may have many of these
+                    # Drop the turns, because a whole run may have many unfinished conversations.
+                    unfinished.append(one if student else one._replace(turns=()))
 
         graded = graded_conversations(self._run, self._journal, over(), student=student)
         for one in judged_conversations(self._run, graded, self._code, workers=workers):

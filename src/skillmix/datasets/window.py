@@ -34,9 +34,9 @@ from skillmix.scores.planned_work import calls_a_conversation
 _FEWEST_AHEAD: Final = 8
 """The minimum size of the first window."""
 _TRIES_FOR_A_FLOOR: Final = 100
-"""A skill's floor is given up after this many conversations for each text that the floor requires."""
+"""A skill's floor is waived after this many conversations for each text that the floor requires."""
 _SEARCH: Final = 20_000
-"""The number of consecutive candidates that do not fit after which the search ends."""
+"""The search ends after this many consecutive candidates that do not fit."""
 _BEGUN_AT_ONCE: Final = 512
 _READ_AT_ONCE: Final = 32
 """The number of conversations to read and grade by code before control returns to the event loop."""
@@ -60,7 +60,7 @@ ConversationKey = tuple[str, int]
 
 
 def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> Iterator[Candidate]:
-    """Yield every combination `generations` times, and then endlessly again with new sample numbers."""
+    """Yield every combination `generations` times, and then repeat this endlessly with new sample numbers."""
     drawn: list[Combination] = []
     for combination in combinations:
         drawn.append(combination)
@@ -298,7 +298,7 @@ class DatasetWriting:
     def _tasks(self, turns: FirstTurns, decisions: Decisions, *, waits_for_all: bool) -> Iterator[Task | None]:
         """Yield the first turns of the conversations in the windows; yield None if none can begin before a call ends.
 
-        With batches, a window is sent as a whole, and the next window begins when all its calls have ended.
+        With batches, a window is sent as a whole, and the next window begins when all calls of the last one have ended.
         """
         while True:
             in_flight = self._scheduler.in_flight if self._scheduler else 0

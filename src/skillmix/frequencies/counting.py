@@ -314,7 +314,7 @@ _FACTS: Final = "sample.json"
 
 
 def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> PassageSample:
-    """Return a run's sample if it is large enough and the files are unchanged, otherwise draw one; write nothing."""
+    """Return a run's sample if it is large enough and the files are unchanged; otherwise, draw one. Write no files."""
     stored = _stored(folder)
     if stored is None:
         return draw(wanted)
@@ -327,7 +327,7 @@ def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> PassageSample:
     if old.ids[:shared] != new.ids[:shared] or old.total != new.total:
         raise UserError(
             f"The sample in {folder} is from another corpus, or was drawn with another seed or passage length.",
-            hint="Restore the corpus and the settings, or name another run with --run.",
+            hint="Restore the corpus and the settings, or choose another run with --run.",
         )
     return new if len(new.passages) > len(old.passages) else first
 

@@ -99,7 +99,7 @@ def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None
 
 
 def _files_below(folder: Path, skipped: Counter[str], faults: list[str]) -> list[Path]:
-    """Return the readable files below a folder; count the others in `skipped`, and append errors to `faults`."""
+    """Return the readable files below a folder; count all other files in `skipped`, and append errors to `faults`."""
     found, own_skipped, faults_before = list[Path](), Counter[str](), len(faults)
     root, paths = folder.resolve(), list[Path]()
 

@@ -114,7 +114,7 @@ def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -
 RESULT_FILE: Final = "frequencies.json"
 LIST_FILE: Final = "exclude.yaml"
 COMMON: Final = "common"
-"""The value of `--exclude` that stands for the common skills of a result."""
+"""The value of `--exclude` that excludes the common skills of a result."""
 _HEAD: Final = "# Written by `skillmix frequency`; an experiment names it as exclude: [file:PATH]."
 """The first line of every exclude list, by which the command recognizes files that it may replace."""
 _NEXT: Final = 10

@@ -228,7 +228,7 @@ class Metric:
     label: str
     """The heading of its columns and axes."""
     meaning: str
-    """What the metric requires of a text, as worded in the report."""
+    """The requirements of the metric, as worded in the report."""
     function: Callable[[Points, Points], float | None]
     """Computes the metric from the points for skills and the other points; None if undecided points could change it."""
     is_binary: bool

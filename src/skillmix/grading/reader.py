@@ -169,7 +169,7 @@ def _statement(value: str) -> _Statement:
 
 @lru_cache(maxsize=1024)  # all replies about one text are parsed in succession
 def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
-    """Return the outcomes that a text states and those alone on a line, because a reply could quote either."""
+    """Return the outcomes that a text states, and the outcomes alone on a line, because a reply could quote either."""
     lines = _plain_lines(text[:_LONGEST_REPLY])
     # The text may contain an instruction to the grader, even in the middle of a sentence.
     stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line[:_LONGEST_LINE])]
@@ -243,7 +243,7 @@ def _explains(words: str) -> bool:
 class Reading:
     """The points parsed from a reply, in the rubric's order, or the reason why the reply cannot be parsed.
 
-    For a rubric of outcomes, the points are 1 for the outcome in the reply and 0 for the others.
+    For a rubric of outcomes, the points are 1 for the outcome in the reply and 0 for all other outcomes.
     """
 
     points: tuple[float | None, ...] | None
@@ -413,7 +413,7 @@ _DECLINES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The points given by a set of marks, and the faults in the marks."""
+    """The points in a set of marks, and the faults of the marks."""
 
     points: dict[int, float]
     faults: tuple[str, ...]

@@ -153,7 +153,7 @@ class PromptSet:
     ) -> tuple[str, ...]:
         """Build the student's prompts, turn by turn, each with the request for an output format, if any.
 
-        If one skill is `named`, the prompts say "any skill" in place of the others.
+        If one skill is `named`, the prompts say "any skill" in place of each other skill.
         """
         files = STUDENT_FILES[: self.turns] if combination.skills else self.require_plain()
         values = self._values_for(catalog, combination, self._slots(*files), named)

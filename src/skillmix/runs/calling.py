@@ -45,7 +45,7 @@ class StepContext:
     cluster: RayCluster | None = None
     """The Ray cluster whose workers open the models of steps; None if this process opens them."""
     batch_wait: float = WAIT
-    """Seconds without a result after which a step stops waiting for its batches. With 0, it does not wait at all."""
+    """A step stops waiting for its batches after this many seconds without a result; with 0, it does not wait."""
 
 
 @dataclass(frozen=True, slots=True)

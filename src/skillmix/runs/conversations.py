@@ -58,7 +58,7 @@ class Conversations:
         prompts = [self._student_prompts(student, one)[0] for one in asked]
         key = GenerateKey(student, combination.id, generation, 1 if self.turns_of(student) > 1 else ONLY_TURN)
         name = settings.prompts or self._experiment.prompts
-        if name not in self._worked_turns:  # the same objects for every conversation, so that each is hashed only once
+        if name not in self._worked_turns:  # all conversations share these objects, so that each is hashed only once
             self._worked_turns[name] = _messages(self._prompts[name].worked_turns())
         lead = _messages(self._prompts[name].lead_turns(self._catalog, combination))
         before = (*self._system(settings), *self._worked_turns[name], *lead)
@@ -121,7 +121,7 @@ class Conversations:
         return self._prompts_of(student).turns
 
     def votes_wanted(self) -> int:
-        """Return the number of votes on a text worth grading."""
+        """Return the number of votes that a text needs if it is graded at all."""
         return sum(self._experiment.graders[grader].votes for grader in self._model_graders)
 
     def has_part(self, key: CallKey) -> bool:

@@ -213,7 +213,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.connection.executemany(_PUT_CALL, rows)
 
     def put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
-        """Record a request as part of a batch with its worst-case cost, replacing a problem or an earlier batch."""
+        """Record a request as part of a batch with its worst-case cost; replace a stored problem or earlier batch."""
         if self.find(request) is not None:
             raise ValueError(f"{request.key} has its outcome")
         where, values = where_key(request.key)
@@ -505,7 +505,7 @@ class Submissions:
             self._connection.execute(query, (*values.values(), now(), tag))
 
     def forget(self, tag: str) -> None:
-        """Drop a batch and those of its calls that have no outcome, which then count as missing again."""
+        """Drop a batch and its calls without an outcome, which then count as missing again."""
         with self._journal.transaction():
             self._connection.execute("DELETE FROM call WHERE status = 'submitted' AND batch = ?", (tag,))
             self._connection.execute("DELETE FROM batch WHERE tag = ?", (tag,))

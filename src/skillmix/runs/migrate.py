@@ -68,7 +68,7 @@ def state_folder(run: Path) -> Path:
 def _gone(run: Path, file: str) -> UserError:
     return UserError(
         f"{run} has made calls, but its journal is missing: there is no {run / file}.",
-        hint=f"Restore {file} from a backup. To repeat (and pay for) all calls instead, delete {run}.",
+        hint=f"Restore {file} from a backup. To repeat (and pay for) all calls, delete {run} and rerun the command.",
     )
 
 
@@ -110,7 +110,7 @@ def _put_old_files_away(run: Path) -> None:
 
 
 def _write_new_files(run: Path, work: Path) -> None:
-    """Write and check the new files in a folder. The old ones are only read."""
+    """Write and check the new files in a folder. The old files are only read."""
     journal, finished, entries = run / "journal", _finished(run), _json(run / "manifest.json")
     manifest = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     noted = [str(name) for name, *_ in finished.get("journal", ()) if str(name).endswith(".sqlite")]

@@ -1,7 +1,7 @@
 """People's answers about texts: the format of the answers, and one journal file for each person.
 
 A document contains one vote, which is 1, 0, or null for "unsure", for each criterion that people are asked about.
-People are not asked about the length, because code counts it. An unsure vote is an unknown point, never a zero.
+People are not asked about the length, because code checks it. An unsure vote is an unknown point, never a zero.
 
 People can answer while the experiment runs, and a person who read a copy of the run on another machine can send back a
 single file. Therefore, each person has a separate file with its own lock, and every stored answer is in the file

@@ -114,7 +114,7 @@ class Run:
 
     @contextmanager
     def write(self) -> Iterator[JournalWriter]:
-        """Open the journal for writing, which only one process at a time can do."""
+        """Open the journal for writing. Only one process at a time can open it this way."""
         if self._state_folder != self.path:
             raise UserError(f"{self.path} cannot be written.", hint="Check the permissions of the folder.")
         with JournalWriter(self.file) as journal:
@@ -366,7 +366,7 @@ class Run:
     # Starting and continuing
 
     def require_same_import(self, document: Mapping[str, object]) -> None:
-        """Raise an error if the run already exists with settings that differ from those of the import."""
+        """Raise an error if the run already exists with settings that differ from the import's settings."""
         if not self.exists:
             return
         if not self.is_imported:

@@ -1,7 +1,7 @@
 """Call models. Each outcome is journaled before it is used, and only missing calls are made.
 
 If the key of a task is in the journal, no call is made, and the stored outcome triggers the tasks that depend on it.
-Resuming a run is therefore the same as running it again.
+Resuming a run therefore means running it again.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ _FIRST_CALLS: Final = 10
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
 """Reasons for refusals that concern the prompt, so that they do not show that the model is unusable."""
 _GATHERING: Final = 0.01
-"""Seconds during which outcomes are collected for one transaction, which saves a fifth of the CPU time per call."""
+"""Seconds to collect outcomes for a single transaction, which saves a fifth of the CPU time per call."""
 _ASK_AGAIN_S: Final = 0.05
-"""Seconds after which a source without a task is checked again."""
+"""Seconds to wait before checking a source again that had no task."""
 _IN_A_ROW: Final = 64
-"""Number of tasks that start before control returns to the event loop. Returning takes as long as starting a task."""
+"""The number of tasks to start before yielding to the event loop, because yielding takes as long as starting one."""
 
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]

@@ -1,7 +1,7 @@
 """The read path: every text of a run with its grades, streamed in key order, and a compact table of all texts.
 
 A journal yields the calls of students and of graders in the same order, so a merge-join of the two streams yields one
-conversation at a time. All readers of a run use this path, but they keep different data.
+conversation at a time. All code that reads a run uses this path, but keeps different data.
 
 `texts_with_ballots` yields one text at a time with all data about it. `text_table` keeps only the data that is required
 for scores, status and the choice of texts. This takes a few bytes per text, because even ten million conversations have

@@ -93,7 +93,7 @@ class JudgedText:
     words: tuple[str | None, ...] = ()
     """The words that show each requested skill."""
     masked: tuple[str | None, ...] = ()
-    """The same words with the topic's words masked."""
+    """The words that show each requested skill, with the topic's words masked."""
     woven: tuple[bool | None, ...] = ()
     """For each requested skill, whether the text shows it about the topic; None if the text does not show the skill."""
     unrequested: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def reading_of(verdict: "Verdict | JudgedText", skills: Iterable[str]) -> Readin
 
 
 def applicable_reasons(verdict: "Verdict | JudgedText", *, is_alone: bool) -> Mapping[str, str]:
-    """Return the code's reasons for denied points; if a model votes too, only those for skills with a checker."""
+    """Return the code's reasons for denied points; if a model votes too, only the reasons for skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 

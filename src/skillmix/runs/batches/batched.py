@@ -101,7 +101,7 @@ class OpenBatch:
 
 
 class Batched:
-    """Collects calls into batches and reads their results. Only one process per run does this."""
+    """Collects calls into batches and reads their results. Only one process per run may do this."""
 
     limits: Limits = Limits(may_rest=True)
 
@@ -143,7 +143,7 @@ class Batched:
         self.expects_more: Callable[[], bool] = lambda: False
         """Returns whether a call in flight elsewhere can trigger more calls."""
         self.look_around: Callable[[], None] = lambda: None
-        """Called at every poll to decide whether to stop waiting."""
+        """Called at every poll; may stop the wait for batches."""
         for stored in journal.batches():
             if stored.model == name:
                 self._check_place(stored)
@@ -181,7 +181,7 @@ class Batched:
         return self._direct is None or request.key in self._tags
 
     def leave(self) -> None:
-        """Stop waiting for batches. Their calls stay in them."""
+        """Stop waiting for batches, which remain at the provider."""
         self._is_leaving = True
         self._wake.set()
 
@@ -381,7 +381,7 @@ class Batched:
                 self._answers.put_nowait((request, replace(problem, kind="failed")))
 
     def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
-        """Answer one call with a fatal problem, which ends the run. The other calls are left unchanged."""
+        """Answer one call with a fatal problem, which ends the run. The other calls remain pending."""
         if not requests:  # the calls of a batch from an earlier run arrive later
             return
         first, *others = requests

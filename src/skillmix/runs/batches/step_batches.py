@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillmix.runs.scheduler import Scheduler
 
 WAIT: Final = 26 * 3600.0
-"""Seconds without a result after which a run stops waiting for its batches. Providers end a batch after 24 hours."""
+"""A run stops waiting for its batches after this many seconds without a result. Providers end a batch after 24 h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class BatchWishes:
     """The user's options for the batches of a run."""
 
     wait: float = WAIT
-    """Seconds without a result after which the run stops waiting for its batches. With 0, it does not wait at all."""
+    """The run stops waiting for its batches after this many seconds without a result; with 0, it does not wait."""
     forgets: bool = False
     """Whether to repeat calls that are in batches, although the batches may be billed as well."""
 
