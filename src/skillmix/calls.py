@@ -344,7 +344,7 @@ def checked_name(name: str, what: str) -> str:
 HUMAN: Final = "human:"
 """The prefix of graders who are people, which no name in an experiment file or import can have."""
 PEOPLE: Final = "people"
-"""The grader name of the majority of all people who rated a text."""
+"""The grader name that stands for the majority vote of all people who rated a text."""
 _LONGEST_RATER: Final = 60
 
 

@@ -113,7 +113,7 @@ def filled(template: str, word: str) -> str:
 
 
 def frame_faults(frame: str, *, has_word: bool) -> Iterator[str]:
-    """Yield the faults of a frame's slots. Frames of a figure contain its word, and plain clauses do not."""
+    """Yield the faults of a frame's slots. Frames of a figure must contain {word}, and plain clauses must not."""
     slots = _SLOT.findall(frame)
     unknown = sorted(set(slots) - SLOTS)
     if unknown or frame.count("{") != len(slots):

@@ -1,4 +1,4 @@
-"""Kept texts: exact and near copies of earlier texts, and copies of the examples in the prompts."""
+"""Find kept texts that are exact or near copies of earlier texts, or copies of the examples in the prompts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -192,7 +192,7 @@ def removals(
 
     Each text is compared only with earlier texts, so later texts do not affect the result.
 
-    A text repeats an example if it contains eight consecutive words from the example, or half of its 3-grams. With
+    A text repeats an example if it contains eight consecutive words or half of the 3-grams of the example. With
     `keeps_exact`, texts are compared only with the examples.
     """
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS) | (example_shares(corpus, examples) >= FOLLOWS)

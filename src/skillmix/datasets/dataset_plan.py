@@ -1,4 +1,4 @@
-"""Everything that determines a data set's folder except the texts, and the rule about skills that texts show.
+"""The settings that determine the content of a data set, and the rule about skills that texts show.
 
 `skills_shown` runs the checkers of a catalog on a text. `ShownRule` uses the skills that they find, requested or not,
 to decide whether the text may be trained on.

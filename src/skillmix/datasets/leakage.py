@@ -244,7 +244,7 @@ def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog:
 
 
 class NameFinder:
-    """Finds names of held-out skills in texts about other skills."""
+    """Finds names of held-out skills in texts that show other skills."""
 
     def __init__(self, skills: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, str]]] = {}

@@ -60,7 +60,7 @@ ConversationKey = tuple[str, int]
 
 
 def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> Iterator[Candidate]:
-    """Yield every combination `generations` times, and then repeat this endlessly with new sample numbers."""
+    """Yield every combination `generations` times, and then repeat the sequence endlessly with new sample numbers."""
     drawn: list[Combination] = []
     for combination in combinations:
         drawn.append(combination)
@@ -72,7 +72,7 @@ def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target for one k."""
+    """The number of texts to keep for one k, and the limits on writing and choosing them."""
 
     kept: int
     most: int
@@ -108,7 +108,7 @@ class Window:
         self.taken: list[int] = []
         """The indexes of the begun conversations whose texts were taken."""
         self.texts: dict[int, int] = {}
-        """For each begun conversation with an accepted text, by index, the number of the text in `TextsSoFar`."""
+        """Maps the index of each begun conversation with an accepted text to the number of the text in `TextsSoFar`."""
         self.full_marks = 0
         self._source = source
         self._skipped = 0
@@ -221,7 +221,7 @@ class DatasetWriting:
         self.texts = TextsSoFar(plan.removals)
         """The taken texts, by k and in draw order; for a k that is still open, all texts that are not copies."""
         self.is_broken = False
-        """Whether texts cannot be chosen because calls failed."""
+        """Whether the data set cannot be made because failed calls left a k unfinished."""
         self._writer = student_name(str(step.writer))
         self.calls = Calls(step.name, (self._writer,), tuple(step.graders))
         self._prompts, self._run_name = written_with(context.experiment), context.run.name
@@ -414,7 +414,7 @@ class DatasetWriting:
         return bool(new) or window.is_over
 
     def _end(self, decisions: Decisions) -> None:
-        """Process what remains; with a spent budget, keep the texts so far; otherwise, an unfinished k is an error."""
+        """Process the remaining conversations; if the budget is spent, end the current k with the texts so far."""
         while self._read(decisions) or self._choose():
             pass
         is_spent = self.counts.stopped is StopReason.BUDGET

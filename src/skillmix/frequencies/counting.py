@@ -385,7 +385,7 @@ def _hash_of(sample: PassageSample) -> str:
 
 
 def _state_of(wanted: FrequencyWanted) -> str:
-    """Return a hash of the settings of a draw and of the names, sizes and times of the corpus files."""
+    """Return a hash of the settings of a draw and of the names, sizes and modification times of the corpus files."""
     files = [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(wanted.corpus)]
     return short_id("corpus", files, wanted.seed, wanted.words, wanted.text_field)
 

@@ -31,7 +31,7 @@ _Share = Annotated[float, Field(ge=0, le=1)] | None
 
 @dataclass(frozen=True, slots=True)
 class SkillShare:
-    """The frequency of one skill."""
+    """The measured frequency of one skill, with its bounds."""
 
     skill: str
     asked: int

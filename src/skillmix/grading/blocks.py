@@ -128,7 +128,7 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
     if end >= 2 and words[-1].lower() in _EARNED_WORDS and words[-2].lower() in ("point", "points"):
         end -= 2
     elif end >= 2 and words[-1].lower() in _FIELDS and fold_name(words[-1]) not in rubric.label_ends:
-        end -= 1  # a JSON field
+        end -= 1  # the last word is the name of a JSON field
     if end == 0 or fold_name(words[end - 1]) not in rubric.label_ends:
         return None
     for start in range(max(0, end - _LONGEST_LABEL), end):
@@ -340,7 +340,7 @@ class LineReader:
         reach = self._rubric.longest_label + 2
         for end in islice(_HEADING_END.finditer(bare[:reach]), _MOST_DELIMITERS):
             if end.end() == reach < len(bare) and not end[0].strip():
-                break  # the end of the searched part, not of a label
+                break  # this is the end of the searched part, not the end of a label
             heading = self._heading_named(bare[: end.start()], line, may_be_loose=may_be_loose)
             if heading is not None:
                 return heading

@@ -141,7 +141,7 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
     """
     label = _NUMBER_AFTER.sub("", label)
     cuts = list(_CUT.finditer(label))[:_MOST_CUTS]
-    parts = [label]  # the label and the parts of it before a possible remark, from long to short
+    parts = [label]  # the label and its parts before a possible remark, from long to short
     for cut in reversed(cuts):
         head, remark = label[: cut.start()].strip(), label[cut.end() :]
         if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
@@ -350,7 +350,7 @@ _OTHERS_BESIDE: Final = (("topic", "sense"), ("sense",), ("topic",), ("topic", "
 
 
 def _is_nearer_to_another(rubric: Rubric, words: tuple[str, ...], index: int, count: int) -> bool:
-    """Return whether a label fits another criterion better; for topic and sense, an equally good fit counts."""
+    """Return whether a label fits another criterion better; for topic and sense, an equal fit counts as better."""
     skills = [c.name for number, c in enumerate(rubric.criteria[: rubric.k]) if number != index]
     if any(_is_alias(words, alias) for name in skills for alias in _aliases(name)):
         return True

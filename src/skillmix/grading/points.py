@@ -226,7 +226,7 @@ class Metric:
     name: str
     """The key in JSON, CSV and Python."""
     label: str
-    """The heading of its columns and axes."""
+    """The heading of the metric's columns and axes."""
     meaning: str
     """The requirements of the metric, as worded in the report."""
     function: Callable[[Points, Points], float | None]
@@ -408,7 +408,7 @@ def outcome_reasons(answer: Answer) -> dict[str, str]:
 
 
 def _with_cut(reason: str, *, is_cut: bool | None) -> str:
-    """Mention the truncation at the token limit in a reason that it explains."""
+    """Mention the truncation at the token limit in a reason that the truncation explains."""
     is_missing = reason in (_WHY_NOTHING["no marker"], _WHY_NOTHING["empty"])
     return f"{reason}; {CUT}" if is_cut and (is_missing or reason.startswith(_BREAKS_OFF)) else reason
 

@@ -153,7 +153,7 @@ class Conversations:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _task(self, key: CallKey, messages: tuple[Message, ...], subject: Subject | None = None) -> Task:
-        """Make the task for a call to a student, whose subject follows from its key, or to a grader."""
+        """Make the task for a call. The subject of a student's call follows from its key; a grader's must be passed."""
         settings: StudentSettings | GraderSettings
         if isinstance(key, GradeKey):
             name, settings = f"grader:{key.grader}", self._experiment.graders[key.grader]
@@ -186,7 +186,7 @@ def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 def model_name(model: str) -> str:
-    """Return the model name in requests. For a checkpoint trained here, it includes the hash of its lineage."""
+    """Return the model name in requests. The name of a checkpoint trained here includes a hash of its lineage."""
     spec = parse_spec(model)
     lineage = lineage_of(model)
     return f"{spec.provider}:{spec.name}" + (f"#{lineage.identity}" if lineage else "")

@@ -62,7 +62,7 @@ def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", 
 
 
 def row_of_submitted(request: Request, worst: float | None, tag: str) -> tuple[object, ...]:
-    """Encode a call in a batch, with its worst-case cost as its cost."""
+    """Encode a call in a batch, with the worst-case cost in the cost column."""
     done = ("submitted", None, None, None, None, worst, None, None, None, "[]")
     return (*_key_values(request.key), *_settings_of(request), *done, "call", tag, now())
 

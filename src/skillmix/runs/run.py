@@ -159,7 +159,7 @@ class Run:
 
     @property
     def excluded(self) -> Mapping[str, frozenset[str]]:
-        """Return the combinations that each step's draws skip because one of its students was trained on them."""
+        """Return the combinations that each step's draws skip because a student of the step was trained on them."""
         return self.state.excluded
 
     def exclude(self, step: str, combinations: frozenset[str]) -> None:

@@ -29,7 +29,7 @@ TRIES: Final = 12
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
-"""The maximum wait in seconds at the request of a server; longer requested waits are shortened to it."""
+"""The longest wait in seconds that a server can request; a longer requested wait is shortened."""
 _FIRST_CALLS: Final = 10
 """A model that refuses this many of its first calls, without ever replying, counts as unusable."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")

@@ -185,7 +185,7 @@ def _text_of(
 
 
 def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, tuple[Call, ...]]]:
-    """Group calls by conversation; raise an error if they are out of order, because a join would then lose some."""
+    """Group calls by conversation; raise an error if they are out of order, because a join would then lose calls."""
     before: ConversationKey | None = None
     for key, group in groupby(calls, key=lambda call: (call.key.student, call.key.combination, call.key.generation)):
         if before is not None and not before < key:

@@ -103,7 +103,7 @@ class JudgedText:
         return self.evidence.get(skill)
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
-        """Whether the text shows all its skills about the topic; None if unknown because a skill has no checker."""
+        """Whether the text shows all requested skills about the topic; None if a skill has no checker."""
         return self.all_woven
 
 

@@ -69,7 +69,7 @@ class OpenBatch:
 
     stored: StoredBatch
     order: list[str]
-    """The ids of its calls, in the order of its lines.
+    """The ids of the calls, in the order of the lines in the batch.
 
     After a crash, these are only the ids of calls without an outcome.
     """
@@ -133,7 +133,7 @@ class Batched:
         self._is_over = False
         self._is_leaving = False
         self._is_busy = False
-        """Whether a request to the provider is unanswered."""
+        """Whether a request to the provider is in flight."""
         self._most = client.dialect.most_requests
         self._not_before = 0.0
         self._pause = 0.0
@@ -170,7 +170,7 @@ class Batched:
     def is_idle(self) -> bool:
         """Whether nothing can happen until a provider acts or a pause ends.
 
-        If a batch may be lost, even a run that does not wait for batches stays open until this is certain.
+        If a batch may be lost, even a run that does not wait for batches stays open until the loss is certain.
         """
         is_paused = time.monotonic() < self._not_before
         decided = all(one.looks and one.doubted is None for one in self._batches.values() if one.waiting)

@@ -1,4 +1,4 @@
-"""Batches of a run: which models use batches, what they cost, which are in progress, and when a run stops waiting.
+"""Manage the batches of a run: open the models that use batches, reserve costs, and determine when to stop waiting.
 
 A conversation takes three to five batches in a row: the two turns of the student, the gradings, and retries of gradings
 that could not be parsed.
@@ -95,7 +95,7 @@ def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -
     models = list(models)
 
     def expects_more() -> bool:
-        """Whether a call outside batches is in flight, or more conversations will begin."""
+        """Whether a call outside batches is in flight, or more conversations may begin."""
         return not scheduler.source_rests or scheduler.awaited > 0
 
     def look_around() -> None:
