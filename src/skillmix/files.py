@@ -88,7 +88,7 @@ def _document_of(text: str, path: Path) -> object:
 
 
 _shared_document = lru_cache(maxsize=32)(_document_of)
-"""`_document_of` with a cache, because a command parses its catalog and prompts several times."""
+"""Calls `_document_of` with a cache, because a command parses its catalog and prompts several times."""
 
 
 def require_package(package: str, user: str, *, extra: str) -> None:

@@ -67,7 +67,7 @@ class LeftOut:
     shown: dict[str, int] = field(default_factory=dict)
     """Texts that show forbidden content, by reason."""
     examples: tuple[tuple[str, str, str], ...] = ()
-    """Some of the copies, each as the reason, the text and the text that it repeats."""
+    """Examples of copies, each with its reason, its text and the text that it repeats."""
 
 
 class DatasetCounts:

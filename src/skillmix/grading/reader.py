@@ -383,7 +383,7 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
     if points is None:
         return Reading(None, problem, tuple(notes))
     if 0 not in points and _declines(reply):
-        # A list of maximum points looks like full marks, but a refusal beside it shows that it is not a grading.
+        # A list of maximum points looks like full marks, but a refusal in the reply shows that the list is no grading.
         problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)

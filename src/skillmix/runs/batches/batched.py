@@ -243,7 +243,7 @@ class Batched:
             self._answers.put_nowait(answer)
 
     async def _drive(self) -> None:
-        """Send and poll until the stream of calls has ended and no call is left."""
+        """Send and poll batches until the stream of calls has ended and no call is left."""
         while True:
             if self._is_leaving:
                 waiting = [request for batch in self._batches.values() for request in batch.waiting.values()]
