@@ -143,7 +143,7 @@ class Request:
     decoding: Decoding
     seed: int | None
     subject: Subject | None = field(default=None, compare=False, repr=False)
-    """For models that do not read their prompt, such as scripted models; None if only the messages are known."""
+    """The subject, for models that do not read their prompt, such as scripted models; None if it is unknown."""
 
     @property
     def prompts(self) -> int:
@@ -259,7 +259,7 @@ class Call:
 
     key: CallKey
     outcome: Outcome | None
-    """None while the call is in an unfinished batch."""
+    """The reply or problem; None while the call is in an unfinished batch."""
     model: str
     messages: tuple[str, ...]
     """Hashes of the request's messages."""

@@ -270,7 +270,7 @@ class Catalog:
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """In a catalog of probes, the probe that corresponds to each harmless control topic."""
+    """The probe that corresponds to each harmless control topic, in a catalog of probes."""
     figures: tuple[Figure, ...] = ()
     """The figures of skills made of a figure and a word; full marks then require exactly the requested skills."""
     grammar: Grammar | None = None

@@ -78,7 +78,7 @@ class SideEntry(SkillsEntry):
     """One side of a partition."""
 
     topics: list[str] | None = None
-    """Default: the topics of the same side under `topics:`, or the held-out topics for a further group."""
+    """The topics. By default, a side has its topics under `topics:`, and a further group has the held-out topics."""
 
 
 class GroupEntry(SideEntry):

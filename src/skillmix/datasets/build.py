@@ -190,7 +190,7 @@ def make_dataset(
 
 
 def recorded_dataset(folder: Path, record: Mapping[str, Any]) -> WrittenDataset:
-    """Restore a data set on disk from the result of `WrittenDataset.record`."""
+    """Return the data set in a folder, given the result of its `WrittenDataset.record`."""
     return WrittenDataset(
         folder,
         Written(**record["written"]),

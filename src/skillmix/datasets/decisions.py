@@ -22,7 +22,7 @@ class DecidedConversation(NamedTuple):
     conversation: WrittenConversation
     ballots: tuple[Ballot, ...] = ()
     earned: tuple[float | None, ...] = ()
-    """For each grader, 1 for full marks, 0 for less, None if undecided."""
+    """The result from each grader: 1 for full marks, 0 for less, None if undecided."""
 
 
 class Decisions(AbstractContextManager["Decisions"]):

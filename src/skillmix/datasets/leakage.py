@@ -265,7 +265,7 @@ class NamedSkill:
 
     skill: str
     where: str
-    """'definition of …', 'example of …' or 'answers'."""
+    """The place of the name: 'definition of …', 'example of …' or 'answers'."""
     texts: int
 
 

@@ -493,7 +493,7 @@ class FrequencyEstimate:
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
-    """None if the grader's price is unknown."""
+    """The estimated cost; None if the grader's price is unknown."""
 
 
 def estimate_counting(wanted: FrequencyWanted) -> FrequencyEstimate:

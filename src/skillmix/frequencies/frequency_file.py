@@ -129,7 +129,7 @@ class FrequencyResult:
     catalog_hash: str
     grader: str
     prompt_hash: str | None
-    """None if the grader is code."""
+    """The hash of the prompt; None if the grader is code."""
     seed: int
     words: int
     threshold: float

@@ -139,7 +139,7 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
 
 
 FindCriterion = Callable[[str], int | None]
-"""The index of the criterion that a label refers to."""
+"""Returns the index of the criterion that a label refers to."""
 
 
 class Mark(NamedTuple):

@@ -310,7 +310,7 @@ _NAMES: Final = ("name", "label", "title", "id")
 _LABEL: Final = "Criterion"
 _BETWEEN_WORDS: Final = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 _NO_CELL: Final = re.compile(r"[\s|│┃｜∣║<>`\\]+")
-"""Characters that would end a cell or a row, so a student's text quoted in an explanation could move the points."""
+"""Characters that end a cell or a row. They are replaced so that a quoted text cannot move the points."""
 
 
 class _Object(list[tuple[str, object]]):

@@ -60,7 +60,7 @@ Small models follow instructions poorly, but are good at continuing text that ap
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
 """The turns of a student. Without the second file, a conversation has one turn, and the whole reply is the text."""
 PLAIN_FILES: Final = ("plain-1.txt", "plain-2.txt")
-"""Optional turns for combinations without skills (k = 0)."""
+"""The optional prompts for combinations without skills (k = 0)."""
 _STUDENT_PARTS: Final = {
     LEAD_FILE: ("skills",),
     "generate-1.txt": ("topic", "skills", "definitions"),

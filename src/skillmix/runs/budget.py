@@ -7,7 +7,7 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""If the reserved total is this close to the limit in US dollars, it is recomputed from the single amounts."""
+"""If the reserved total is this close to the limit in US dollars, it is recomputed from the individual amounts."""
 
 
 class Task(NamedTuple):

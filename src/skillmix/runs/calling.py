@@ -54,7 +54,7 @@ class Calls:
 
     step: str
     students: tuple[str, ...]
-    """Empty in a grading step, which generates no texts."""
+    """The students to call. A grading step has none, because it generates no texts."""
     graders: tuple[str, ...]
 
     def models(self, experiment: Experiment) -> dict[str, Settings]:
@@ -228,7 +228,7 @@ class FirstTurns:
         self._journal = journal
         self._counts = counts
         self._done: dict[str, dict[tuple[str, int], int]] = {}
-        """By student, the number of calls of each conversation."""
+        """The number of calls of each conversation, by student."""
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:

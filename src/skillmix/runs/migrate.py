@@ -241,7 +241,7 @@ def _write_state(
             )
     for step, stored in finished.get("steps", {}).items():
         inputs = dict(_inputs(stored["depends_on"]))
-        if "the run" not in inputs and "the texts of the run" not in inputs:  # steps that read the run are rerun, without calls
+        if "the run" not in inputs and "the texts of the run" not in inputs:  # such steps are rerun, without calls
             result = {name: value for name, value in stored["made"].items() if name != "rows"}
             write_step(new, step, StepRecord(inputs, result, float(stored.get("seconds", 0.0))), now())
 

@@ -52,7 +52,7 @@ from skillmix.runs.verdicts import RunGrader as RunGrader
 
 _T = TypeVar("_T")
 TURNS: Final = 2
-"""The number of turns in a conversation, unless its prompt set has only one."""
+"""The number of turns in a conversation, unless its prompt set defines only one turn."""
 _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude", "format")
 """Settings that cannot change in a run. More combinations, samples, rounds, k, students or graders only extend it."""
 

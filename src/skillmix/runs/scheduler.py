@@ -85,7 +85,7 @@ class Retries:
         self._most = TRIES if tries is None else tries
         self._first_wait = FIRST_WAIT if first_wait is None else first_wait
         self._tries: dict[CallKey, tuple[int, int]] = {}
-        """For each call, the number of attempts, and the number of attempts that moved to another server."""
+        """The numbers of attempts, and of attempts that moved to another server, for each call."""
         self._announced: set[str] = set()
 
     def wait_after(self, request: Request, problem: CallProblem) -> float | None:

@@ -74,7 +74,7 @@ class WrittenConversation(NamedTuple):
     key: ConversationKey
     turns: tuple[Call, ...]
     text: StudentText | None
-    """None while the conversation is unfinished."""
+    """The final text; None while the conversation is unfinished."""
 
 
 class GradedConversation(NamedTuple):

@@ -336,7 +336,7 @@ def _begin(catalog: Catalog, trust: Trust) -> None:
 def _results(
     function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item], code: RulesGrader | None = None
 ) -> list[_Result]:
-    """Return the results of a batch. Without `code`, the worker's own copy is used."""
+    """Return the results of a batch. Without `code`, the worker's copy of the grader is used."""
     return [function(code or _code[0], item) for item in batch]
 
 
