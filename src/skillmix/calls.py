@@ -53,7 +53,7 @@ class Decoding:
     """Additional fields of the request body, as JSON from `extra_json`."""
 
     def settings(self) -> dict[str, object]:
-        """Return the parameters in the form that is hashed and stored; the temperatures 1 and 1.0 are equal."""
+        """Return the parameters as they are hashed and stored; the temperatures 1 and 1.0 become equal."""
         settings: dict[str, object] = {
             "temperature": None if self.temperature is None else float(self.temperature),
             "max_tokens": self.max_tokens,
@@ -82,7 +82,7 @@ def extra_json(fields: Mapping[str, object]) -> str | None:
 UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
 """The sampling parameters of replies from other programs, which are unknown."""
 ONLY_TURN: Final = 0
-"""The turn number in conversations of one turn, whose reply needs no 'Answer:'. Otherwise turns count from 1."""
+"""The number of the turn in a one-turn conversation, whose reply needs no 'Answer:'. Other turns count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Request:
     decoding: Decoding
     seed: int | None
     subject: Subject | None = field(default=None, compare=False, repr=False)
-    """For models that do not read their prompt, such as scripted models; None if only the messages are known."""
+    """The subject, for models that do not read their prompt, such as scripted models; None if it is unknown."""
 
     @property
     def prompts(self) -> int:
@@ -199,7 +199,7 @@ class Reply:
             object.__setattr__(self, "output_tokens", None)
 
     def with_cost(self, cost_usd: float) -> "Reply":
-        """Return the same reply with its cost."""
+        """Return a copy of the reply with its cost."""
         return replace(self, cost_usd=cost_usd)
 
 
@@ -259,7 +259,7 @@ class Call:
 
     key: CallKey
     outcome: Outcome | None
-    """None while the call is in an unfinished batch."""
+    """The reply or problem; None while the call is in an unfinished batch."""
     model: str
     messages: tuple[str, ...]
     """Hashes of the request's messages."""
@@ -272,18 +272,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a model."""
+    """Limits on how skillmix may load and call a model."""
 
     in_process: bool = False
     """Whether the weights are loaded in this process, where only one such model is open at a time."""
     in_flight: int | None = None
-    """The most simultaneous calls; None if unknown."""
+    """The maximum number of simultaneous calls; None if unknown."""
     may_rest: bool = False
     """Whether calls may wait in a provider's batch for hours."""
 
 
 class Model(Protocol):
-    """A model, which takes requests when it has capacity and yields outcomes as they become available."""
+    """The interface of models, which accept requests when they have capacity and yield outcomes when available."""
 
     @property
     def limits(self) -> Limits:
@@ -344,7 +344,7 @@ def checked_name(name: str, what: str) -> str:
 HUMAN: Final = "human:"
 """The prefix of graders who are people, which no name in an experiment file or import can have."""
 PEOPLE: Final = "people"
-"""The grader name of the majority of all people who rated a text."""
+"""The grader name that stands for the majority vote of all people who rated a text."""
 _LONGEST_RATER: Final = 60
 
 

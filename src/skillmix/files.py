@@ -47,7 +47,7 @@ class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader if libyaml is
 
 SMALL: Final = 64 << 20
 LARGE: Final = 4 << 30
-"""The maximum sizes in bytes of files written by users, and of lists of texts or combinations."""
+"""The maximum size in bytes of a list of texts or combinations; other files of users are limited to `SMALL`."""
 _MOST_NAMES: Final = 500
 """The maximum number of files in a folder to consider for a suggestion."""
 
@@ -88,11 +88,11 @@ def _document_of(text: str, path: Path) -> object:
 
 
 _shared_document = lru_cache(maxsize=32)(_document_of)
-"""`_document_of` with a cache, because a command parses its catalog and prompts several times."""
+"""Calls `_document_of` with a cache, because a command parses its catalog and prompts several times."""
 
 
 def require_package(package: str, user: str, *, extra: str) -> None:
-    """Raise an error if a package is not installed; `user` is what needs it, and `extra` the extra that contains it."""
+    """Raise an error if a package is not installed. `user` names the feature that needs it; `extra` installs it."""
     if find_spec(package) is None:
         raise UserError(f"{user} needs {package}.", hint=f"pip install 'skillmix[{extra}]'")
 
@@ -351,7 +351,7 @@ def located_fault(fault: Fault, shape: Any) -> str:
 
 
 def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | str], Any]:
-    """Return the innermost class with fields that holds a location, and the path to it from the next outer class."""
+    """Return the innermost model class that contains a location, and its path from the next outer model class."""
     way: list[int | str] = []
     found: tuple[list[int | str], Any] = way, shape
     for part in (*location, ""):
@@ -435,7 +435,7 @@ class FolderKind:
 
     name: str
     is_marked: Callable[[Path], bool]
-    """Tells from a folder's content whether it is of this kind."""
+    """Returns whether a folder is of this kind, judging by its content."""
     files: tuple[str, ...] = ()
     """Patterns for all files of such a folder."""
 

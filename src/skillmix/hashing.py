@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final
 
 HEX_ID: Final = 16
-"""Hex digits of a printed id. With 64 bits, two of a million ids collide with a probability of 3e-8."""
+"""The number of hex digits in a printed id. With 64 bits, two of a million ids collide with a probability of 3e-8."""
 # A shared encoder, because `json.dumps` with settings would create one for each call.
 _canonical: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 
@@ -25,7 +25,7 @@ def short_id(*parts: object) -> str:
 
 
 def ranked(items: list[str], *purpose: object) -> list[str]:
-    """Sort items by a hash of the purpose and the item, so that a new item does not reorder the others.
+    """Sort items by a hash of the purpose and the item, so that a new item does not reorder the existing items.
 
     >>> sorted(ranked(["a", "b", "c"], "demo")) == ["a", "b", "c"]
     True

@@ -289,7 +289,7 @@ def test_an_estimate_makes_no_call_and_writes_nothing(made: dict[str, float], in
         ({"grader": {"model": "nobody:x"}}, "nobody"),
         ({"corpus": (Path("gone"),)}, "gone does not exist"),
         ({"catalog": "gone"}, "no catalog 'gone'"),
-        ({"list_file": Path("corpus/a.jsonl")}, "has not written it"),
+        ({"list_file": Path("corpus/a.jsonl")}, "was not written by"),
         ({"max_usd": 1.0, "grader": {"model": "openai:unpriced@https://models.example/v1"}}, "is unknown"),
     ],
 )

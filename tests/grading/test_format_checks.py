@@ -42,22 +42,22 @@ KEPT: dict[FormatName, dict[str, int]] = {
 }
 BROKEN: dict[FormatName, dict[str, str]] = {
     "list": {
-        "Warm bread and cold milk.": "it has 0 items where 2 are the least",
-        "- Only bread. And butter.": "it has 1 item where 2 are the least",
+        "Warm bread and cold milk.": "it has 0 items where at least 2 are required",
+        "- Only bread. And butter.": "it has 1 item where at least 2 are required",
         "- one\n- two\nAnd that is all.": "1 line outside its items",
-        "-one\n-two": "it has 0 items where 2 are the least",
+        "-one\n-two": "it has 0 items where at least 2 are required",
     },
     "dialogue": {
         "Ann and Bo talk about soup.": "1 line without a speaker",
-        "Ann: Hello.": "it has 1 turn where 2 are the least",
+        "Ann: Hello.": "it has 1 turn where at least 2 are required",
         "Ann: Hello.\nAnn: Hello again.": "it has one speaker",
         "Ann: Hello.\nBo: Hi.\nThey leave.": "1 line without a speaker",
     },
     "poem": {
-        "Rain on the roof, rain on the road.": "it has 1 line where 3 are the least",
-        "One\ntwo": "it has 2 lines where 3 are the least",
-        "One\ntwo\n" + "word " * 13: "a line has 13 words where 12 are the most",
-        "": "it has 0 lines where 3 are the least",
+        "Rain on the roof, rain on the road.": "it has 1 line where at least 3 are required",
+        "One\ntwo": "it has 2 lines where at least 3 are required",
+        "One\ntwo\n" + "word " * 13: "a line has 13 words where 12 are allowed",
+        "": "it has 0 lines where at least 3 are required",
     },
 }
 
@@ -130,7 +130,7 @@ def test_the_reason_for_a_lost_point_names_the_format_or_its_units() -> None:
         given = format_reasons(text, 1, "list")
         return reasons_of(lost, ["metaphor"], Answer(text, "fine"), RULES["default"], given)["length"]
 
-    assert reason("Rain.") == "it is not a list: it has 0 items where 2 are the least"
+    assert reason("Rain.") == "it is not a list: it has 0 items where at least 2 are required"
     assert reason("- a\n- b\n- c") == "it has 3 items where 2 are allowed"
 
 

@@ -192,7 +192,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a model as data": ({"trained_on": "m"}, "m is a model, not a data set", "lineage"),
     "data as a model": ({"lineage": "d1"}, "d1 is a data set, not a model", "trained_on"),
     "no such model": ({"lineage": "no"}, "There is no skillmix.json of a model in no", "folder of a model"),
-    "its own file": ({"model": "local:m", "trained_on": "d1"}, "already has a skillmix.json", "the file of the model"),
+    "its own file": ({"model": "local:m", "trained_on": "d1"}, "already has a skillmix.json", "the model's file"),
 }
 
 

@@ -26,7 +26,7 @@ def test_a_run_whose_journal_is_gone_stops_and_says_how_to_begin_again(in_folder
     for command in (evaluated, lambda: run_scores("lost"), lambda: run_status("lost")):
         with pytest.raises(UserError, match=r"its journal is missing: there is no runs/lost/run\.sqlite") as caught:
             command()
-        assert f"delete {FOLDER} first" in str(caught.value.hint)
+        assert f"delete {FOLDER} and rerun the command" in str(caught.value.hint)
 
     assert not (FOLDER / "run.sqlite").exists()
     shutil.rmtree(FOLDER)

@@ -104,7 +104,7 @@ def test_a_run_that_cannot_be_written_is_read_from_a_temporary_copy(
 
     printed = capsys.readouterr()
     assert list(differences(expected(NAME)["status"], json.loads(printed.out))) == []
-    assert "cannot be written; it is read from a temporary copy" in printed.err
+    assert "is read-only, so a migrated temporary copy is used" in printed.err
     assert old_files() == before and not (OLD / "run.sqlite").exists()
     with pytest.raises(UserError, match="cannot be written"), open_run(NAME).write():
         pass

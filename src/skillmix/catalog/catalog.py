@@ -1,7 +1,8 @@
 """Skills, topics, and their partitions into groups: a train side, a held-out side, and further groups.
 
-In a nested partition, some figures and some words are never combined with other skills in training. Of the other cells
-(a figure with a word), half are, so one student shows what transfers to new cells, new words and new figures.
+In a nested partition, training never combines some figures and some words with other skills. Of the remaining cells
+(pairs of a figure and a word), it combines half. A single student thus shows what transfers to new cells, new words and
+new figures.
 """
 
 import re
@@ -51,7 +52,7 @@ def before_parenthesis(name: str) -> str:
 
 PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
 PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
-"""A pattern of a figure: words, punctuation and slots, separated by single blanks so that searches are fast."""
+"""Matches a pattern of a figure: words, punctuation and slots, separated by single blanks for fast searches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ _Cell = tuple[str, str]
 def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str, ...]]:
     """Divide skills into groups by figure and word, pseudo-randomly by a hash of the seed and the names.
 
-    Figures with the same words are of one kind. About a third of the figures and a quarter of the words of each kind
-    are new; all others have train cells.
+    Figures with the same words belong to one kind. About a third of the figures and a quarter of the words of each kind
+    are new; all other figures and words have train cells.
     """
     words_of: dict[str, set[str]] = {}
     for figure, word in parts.values():
@@ -116,7 +117,7 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
     figures_left = {cell[0] for cell in parts.values()} - new_figures
     words_left = {cell[1] for cell in parts.values()} - new_words
     if not all(groups.values()) or {f for f, _ in train} != figures_left or {w for _, w in train} != words_left:
-        hint = "It needs three or more figures that share four or more words, and two or more words for any figure."
+        hint = "It needs three or more figures that share four or more words, and every figure needs two or more words."
         raise UserError(f"The figures and words of this catalog do not allow the partition nested:{seed}.", hint=hint)
     return {name: tuple(skills) for name, skills in groups.items()}
 
@@ -214,7 +215,7 @@ class Partition:
     groups: Mapping[str, Side] = field(default_factory=dict, hash=False)
     """Further groups, by name."""
     any_topic_at_one: bool = False
-    """Whether training texts with one skill may be about topics that the other training texts never have."""
+    """Whether training texts with one skill may be about held-out topics, unlike other training texts."""
 
     @property
     def _sides(self) -> dict[Setting, Side]:
@@ -240,7 +241,7 @@ class Partition:
 
     @property
     def never_composed(self) -> frozenset[str]:
-        """Skills outside the train side, which are combined with others only in data sets from their group."""
+        """Skills outside the train side, which only data sets from their group combine with other skills."""
         return frozenset(self.side("all").skills).difference(self.train.skills)
 
     @property
@@ -260,7 +261,7 @@ class Catalog:
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     vocabulary: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Words that show each topic: those of which one suffices, those of which two do, and optionally near words."""
+    """For each topic, the words of which one suffices, the words of which two are needed, and optionally near words."""
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that no text can show together."""
     entailed: tuple[EntailedPair, ...] = ()
@@ -269,7 +270,7 @@ class Catalog:
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """In a catalog of probes, the probe to which each control topic is the harmless counterpart."""
+    """The probe that corresponds to each harmless control topic, in a catalog of probes."""
     figures: tuple[Figure, ...] = ()
     """The figures of skills made of a figure and a word; full marks then require exactly the requested skills."""
     grammar: Grammar | None = None
@@ -280,7 +281,7 @@ class Catalog:
     """The members of a joined catalog, from which individual steps draw; None is the key of the main catalog."""
 
     def member(self, name: str | None) -> "Catalog":
-        """Return a member by name; None stands for the catalog of the experiment."""
+        """Return a member by name; None is the name of the experiment's catalog."""
         if name in self.members or name is None:
             return self.members.get(name, self)
         known = [str(member) for member in self.members if member is not None]
@@ -353,7 +354,7 @@ class Catalog:
 
     @property
     def _lists_them(self) -> str:
-        return f"`skillmix catalog {self.name}` lists all."
+        return f"`skillmix catalog {self.name}` lists all skills and topics."
 
     def topic(self, name: str) -> str:
         """Find a topic by its name, and return it in the catalog's spelling."""
@@ -428,7 +429,7 @@ def _random_split(catalog: Catalog, kind: str, seed: int) -> Partition:
 
 
 def _nested(catalog: Catalog, seed: int) -> Partition:
-    """Group skills by what is new about them: the figure, the word, both, or only their combination."""
+    """Group skills by their new part: the figure, the word, both, or only the combination of figure and word."""
     without = [skill.name for skill in catalog.skills if not (skill.figure and skill.word)]
     if without:
         raise UserError(

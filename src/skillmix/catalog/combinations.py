@@ -1,4 +1,4 @@
-"""Draw combinations of k skills and a topic by hash, without replacement and the same on every machine.
+"""Draw combinations of k skills and a topic by hash, without replacement and identically on every machine.
 
 Draws for evaluations and for training data are disjoint: a training draw skips the first fifth of every evaluation draw
 of the same catalog and seed.
@@ -32,7 +32,7 @@ class Subsets:
         self._places = {skill: place for place, skills in enumerate(self._figures) for skill in skills}
         self._k, self._special, self._ones = k, side.one or frozenset(), int(side.one is not None)
         special = [sum(skill in self._special for skill in skills) for skills in self._figures]
-        # For each number of special skills, size and place, the number of sets from the figures before the place.
+        # By the number of skills in `one`, size and place: the number of sets from the figures before this place.
         self._before = [[[1 - ones] * (len(self._figures) + 1)] for ones in range(self._ones + 1)]
         for size in range(1, k + 1):
             for ones, tables in enumerate(self._before):
@@ -136,7 +136,7 @@ class Draw:
 
 
 def training_draw(draw: Draw, pools: Iterable[tuple[Setting, Side]]) -> Draw:
-    """Return the same draw for training data, which avoids the evaluation draws of all pools."""
+    """Convert a draw to a draw for training data, which avoids the evaluation draws of all pools."""
     evaluations = tuple(Draw(side=side, setting=setting, k=draw.k, seed=draw.seed) for setting, side in pools)
     return replace(draw, purpose="training", evaluations=evaluations)
 
@@ -171,7 +171,7 @@ def combination_id(skills: Sequence[str], topic: str) -> str:
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
     """Return the first `count` combinations of a draw; a longer draw starts with the shorter one.
 
-    Combinations that no text can show are skipped, so that a newly impossible one changes only the draws after it.
+    Combinations that no text can show are skipped, so the draws before a newly impossible combination do not change.
     """
     return _first(draw, count, all_combinations(draw), "are possible", "")
 
@@ -189,7 +189,7 @@ def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, othe
 
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
-    """Yield all possible combinations of a draw in order, without those that it must skip."""
+    """Yield all possible combinations of a draw in order, except the combinations that it must skip."""
     check_size(draw, 0)
     key = draw.key
     evaluations = list(map(_begins_with, draw.evaluations))

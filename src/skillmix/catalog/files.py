@@ -50,7 +50,7 @@ class SkillEntry(Strict):
 
 
 class FigureEntry(Strict):
-    """A figure of figures.yaml, which makes a skill with each word of its kind."""
+    """A figure in figures.yaml, which forms a skill with each word of its kind."""
 
     kind: str
     name: Name
@@ -68,7 +68,7 @@ class FiguresFile(Strict):
 
 
 class SkillsEntry(Strict):
-    """Categories and single skills."""
+    """A list of skills, given as categories and as single skills."""
 
     categories: list[str] = []
     skills: list[str] = []
@@ -78,11 +78,11 @@ class SideEntry(SkillsEntry):
     """One side of a partition."""
 
     topics: list[str] | None = None
-    """Default: the topics of the same side under `topics:`, or the held-out topics for a further group."""
+    """The topics. By default, a side has its topics under `topics:`, and a further group has the held-out topics."""
 
 
 class GroupEntry(SideEntry):
-    """A further group of a partition; with `one`, the other keys list skills that accompany one of its skills."""
+    """A further group of a partition. Its combinations contain exactly one of the skills in `one`, if given."""
 
     one: SkillsEntry | None = None
 
@@ -191,7 +191,7 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
             if other.vocabulary.get(topic) != first.vocabulary.get(topic)
         ]
         if other.code not in (None, first.code) or other.woven != first.woven:
-            faults.append(f"{name}: checkers.py or the rule `woven` differs from {first.name}")
+            faults.append(f"{name}: checkers.py or the rule `woven` differs from the one in {first.name}")
         words |= other.vocabulary
     if faults:
         raise faults_error(f"A joined catalog with {first.name}", faults, hint="Use another catalog in another run.")
@@ -378,7 +378,7 @@ def _named(listed: SkillsEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
 
 
 def _side(entry: SideEntry, topics: Sequence[str], skills: Sequence[Skill]) -> Side:
-    """Make a side with its own topics, or else the shared ones."""
+    """Make a side with its own topics, or with the shared topics if it has none."""
     own = entry.one if isinstance(entry, GroupEntry) else None
     ones = _named(own, skills) if own else ()
     topics = topics if entry.topics is None else entry.topics

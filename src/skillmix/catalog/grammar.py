@@ -26,7 +26,7 @@ _SLOT: Final = re.compile(r"\{([^{}]*)\}")
 SLOTS: Final = frozenset(
     ["who", "thing", "a thing", "things", "others", "tool", "place", "at", "base", "past", "Clause", "word", "a word"]
 )
-"""The slots of a frame."""
+"""The slots that a frame may contain."""
 
 
 class Strict(BaseModel):
@@ -113,7 +113,7 @@ def filled(template: str, word: str) -> str:
 
 
 def frame_faults(frame: str, *, has_word: bool) -> Iterator[str]:
-    """Yield the faults of a frame's slots. Frames of a figure contain its word, and plain clauses do not."""
+    """Yield the faults of a frame's slots. Frames of a figure must contain {word}, and plain clauses must not."""
     slots = _SLOT.findall(frame)
     unknown = sorted(set(slots) - SLOTS)
     if unknown or frame.count("{") != len(slots):

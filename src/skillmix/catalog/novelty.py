@@ -97,7 +97,7 @@ class MeasuredNovelty:
     skills: int
     """The number of skills to combine."""
     mean_occurrences: float
-    """The mean number of occurrences in the corpus over all combinations of k skills, which bounds the ratio."""
+    """The mean number of occurrences in the corpus over all combinations of k skills."""
     most_occurrences: float
     """The number of occurrences of the combination of the k most common skills."""
     a_third_new_above: float

@@ -1,6 +1,6 @@
 """The `checkers.py` of a user's catalog, which is always read as text, and run only if the user trusts it.
 
-A catalog holds the text and the hash of its code, and whether the user trusted it when the catalog was loaded: with
+A catalog contains the text and the hash of its code, and whether the user trusted it when the catalog was loaded: with
 `--trust-code` on the command line, or with `trusting_code` in Python. `checkers/registry.py` runs trusted code, and
 `runs/verdicts.py` rejects code that is not trusted.
 """
@@ -51,7 +51,7 @@ def trusting_code(is_given: bool = True) -> Iterator[None]:
     """Trust the `checkers.py` of catalogs that are loaded inside this block."""
     before = _trusted.is_given
     if not before:
-        # Cleared at the start, because catalogs from the last block may be used after its end.
+        # Clear the code here and not when a block ends, because its catalogs may still be used afterwards.
         _trusted.codes.clear()
     _trusted.is_given = is_given
     try:
@@ -67,7 +67,7 @@ def trust_here() -> Trust:
 
 @contextmanager
 def trusting_as(trust: Trust) -> Iterator[None]:
-    """Trust the same code as the parent process."""
+    """Trust the code that the parent process trusts."""
     with trusting_code(trust.is_given):
         _trusted.codes.update(trust.codes)
         yield
@@ -97,7 +97,7 @@ def trusted_codes() -> tuple[OwnCode, ...]:
 
 
 def require_trust(code: OwnCode | None) -> None:
-    """Reject code that is not trusted, because grading without it would give other verdicts."""
+    """Reject code that is not trusted, because grading without it would lead to other verdicts."""
     if code is not None and not code.is_trusted:
         hint = "Read the file. If you trust it, add --trust-code, and skillmix runs it with your permissions."
         raise UserError(f"The catalog has code that you have not trusted: {code.path}.", hint=hint)

@@ -125,7 +125,7 @@ class WrittenDataset:
         }
 
     def as_json(self) -> dict[str, object]:
-        """Return the documented form of `dataset --json`."""
+        """Return the document that `skillmix dataset --json` prints."""
         pairs = self.preferences
         return {
             "folder": str(self.folder),
@@ -164,7 +164,7 @@ def make_dataset(
     corpus: Corpus,
     yields: Sequence[SamplingYield] = (),
 ) -> WrittenDataset:
-    """Draw the set, check it for leaks, and write its folder; an error leaves no files behind."""
+    """Draw the data set, check it for leaks, and write its folder; an error leaves no files behind."""
     is_drawn = plan.recipe.size is not None
     indices = draw_set(plan.recipe, ((t.identity if is_drawn else "", t.combination.k) for t in texts))
     chosen = [texts[index] for index in indices]
@@ -190,7 +190,7 @@ def make_dataset(
 
 
 def recorded_dataset(folder: Path, record: Mapping[str, Any]) -> WrittenDataset:
-    """Restore a data set on disk from the result of `WrittenDataset.record`."""
+    """Return the data set in a folder, given the result of its `WrittenDataset.record`."""
     return WrittenDataset(
         folder,
         Written(**record["written"]),

@@ -1,4 +1,4 @@
-"""Kept texts: exact and near copies of earlier texts, and copies of the examples in the prompts."""
+"""Find kept texts that are exact or near copies of earlier texts, or copies of the examples in the prompts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _FEWEST_COMMON: Final = 3
 """A text that shares fewer n-grams with an example is not a near-copy, however short the example is."""
 _SETS_AT_HAND: Final = 20_000
 _ROUNDING: Final = 1e-9
-"""A tolerance, so that rounding does not hide an overlap that equals the threshold."""
+"""The tolerance that keeps rounding from hiding an overlap that equals the threshold."""
 
 
 def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int64]:
@@ -54,10 +54,10 @@ def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int
 
 
 def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
-    """Return, for each of some texts with different words, the index of the first kept text that it repeats, or -1.
+    """Return, for each text, the index of the first kept text that it nearly repeats, or -1; all texts must differ.
 
-    Texts are processed in order, and each is compared with the kept texts that share one of its rarest n-grams. A copy
-    is not kept, so that a thousand copies of one text require a thousand comparisons and not a million.
+    Texts are processed in order, and each is compared with the kept texts that share one of its rarest n-grams. Copies
+    are not kept, so a thousand copies of one text require a thousand comparisons and not a million.
     """
     runs, texts = run_sets(*corpus.runs(RUN))
     sizes = np.bincount(texts, minlength=len(corpus))
@@ -192,7 +192,7 @@ def removals(
 
     Each text is compared only with earlier texts, so later texts do not affect the result.
 
-    A text repeats an example if it contains eight consecutive words from the example, or half of its 3-grams. With
+    A text repeats an example if it contains eight consecutive words or half of the 3-grams of the example. With
     `keeps_exact`, texts are compared only with the examples.
     """
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS) | (example_shares(corpus, examples) >= FOLLOWS)
@@ -253,7 +253,7 @@ class TextsSoFar:
         return [copies[index] if index in copies else numbers[index] for index in range(len(new))]
 
     def keep_only(self, numbers: Sequence[int]) -> None:
-        """Drop all texts except those with these numbers."""
+        """Drop all texts except the texts with these numbers."""
         self.texts = [self.texts[number] for number in numbers]
         self.corpus = self.corpus.part(numbers)
 

@@ -25,13 +25,16 @@ def words_of(text: str) -> list[str]:
     >>> words_of("The baker's dough, the dough!")
     ['the', "baker's", 'dough', 'the', 'dough']
     """
-    if text.isascii() and "'" not in text:  # string methods give the same result as below in a fifth of the time
+    if text.isascii() and "'" not in text:  # string methods are five times as fast as the code below
         return text.encode().translate(_PLAIN_WORDS).decode().split()
     return _WORD.findall(text.casefold().replace("’", "'"))
 
 
 _PLAIN_WORDS: Final = bytes(ord(c.lower() if c.isalnum() or c == "_" else " ") for c in map(chr, range(128))) * 2
-"""A table for `bytes.translate`: lower-case ASCII, with blanks between words; the upper half is never used."""
+"""A table for `bytes.translate`: lower-case ASCII, with blanks between words.
+
+Only ASCII texts are translated, so the upper half is never used.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Corpus:
 
     words: NDArray[np.uint32]
     starts: NDArray[np.int64]
-    """The start of each text, and the end of the last text."""
+    """The index of the first word of each text, and the total number of words at the end."""
     vocabulary: dict[str, int]
 
     def __len__(self) -> int:
@@ -125,7 +128,7 @@ class Frame:
 
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
-    """Return the most frequently shared n-grams, and the number of texts with one that `at_least` texts share."""
+    """Return the most frequently shared n-grams, and count the texts with an n-gram that `at_least` texts share."""
     runs, texts = corpus.runs(length)
     order = np.lexsort((texts, runs))
     runs, texts = runs[order], texts[order]

@@ -1,4 +1,4 @@
-"""Everything that determines a data set's folder except the texts, and the rule about skills that texts show.
+"""The settings that determine the content of a data set, and the rule about skills that texts show.
 
 `skills_shown` runs the checkers of a catalog on a text. `ShownRule` uses the skills that they find, requested or not,
 to decide whether the text may be trained on.
@@ -89,7 +89,7 @@ class ShownRule:
         return self.mode != "count" and self.bars.leak_shown(skills) is not None
 
     def leak_in(self, text: str) -> str | None:
-        """Return the rule that a text breaks through the skills that checkers find in it; None if it breaks none."""
+        """Return the rule that is broken by the skills that checkers find in a text; None if no rule is broken."""
         return self.bars.leak_shown(skills_shown(text, self.checkable)) if self.checkable else None
 
     def reason_to_drop(self, kept: KeptText) -> str | None:
@@ -102,7 +102,7 @@ class ShownRule:
         return NOT_REQUESTED if leak is None and self.only_requested and further else leak
 
     def without_leaks(self, texts: Sequence[KeptText]) -> tuple[Sequence[int], dict[str, int]]:
-        """Return the indices of the texts that may stay, and the number of the others by reason."""
+        """Return the indices of the texts that may stay, and the number of excluded texts by reason."""
         reasons = [self.reason_to_drop(kept) for kept in texts]
         staying = [index for index, reason in enumerate(reasons) if reason is None]
         return staying, dict(Counter(reason for reason in reasons if reason is not None))
@@ -155,7 +155,7 @@ class DatasetPlan:
     only_requested: bool = False
     """Whether texts that show additional skills are excluded."""
     requests: RequestChoice = "all"
-    """The skills that the requests in the rows ask for."""
+    """Whether the requests in the rows name all skills of a text, or only one."""
     output_format: FormatName | None = None
     """The output format that the prompts in the rows request."""
 

@@ -22,13 +22,13 @@ class DecidedConversation(NamedTuple):
     conversation: WrittenConversation
     ballots: tuple[Ballot, ...] = ()
     earned: tuple[float | None, ...] = ()
-    """For each grader, 1 for full marks, 0 for less, None if undecided."""
+    """The result from each grader: 1 for full marks, 0 for less, None if undecided."""
 
 
 class Decisions(AbstractContextManager["Decisions"]):
-    """Decisions of all or some of a run's graders about its conversations, under the run's rules or other rules.
+    """Determines which conversations of a run have full marks from each grader, under the run's rules or other rules.
 
-    The journal stays open, so that a few more conversations can be decided without reading the others again.
+    The journal stays open, so that further conversations can be decided without rereading the earlier ones.
     """
 
     def __init__(self, run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> None:
@@ -44,7 +44,7 @@ class Decisions(AbstractContextManager["Decisions"]):
         self._journal.close()
 
     def every(self, *, students: Iterable[str] | None = None) -> Iterator[DecidedConversation]:
-        """Yield the finished conversations in key order, then the unfinished ones; `students` restricts them."""
+        """Yield the finished conversations in key order, then the unfinished ones; `students` restricts both."""
         chosen = None if students is None else frozenset(students)
         written = written_conversations(self._run, self._journal)
         return self._decided(one for one in written if chosen is None or one.key[0] in chosen)
@@ -66,7 +66,8 @@ class Decisions(AbstractContextManager["Decisions"]):
                 if one.text is not None:
                     yield one
                 else:
-                    unfinished.append(one if student else one._replace(turns=()))  # a whole run may have many of these
+                    # Drop the turns, because a whole run may have many unfinished conversations.
+                    unfinished.append(one if student else one._replace(turns=()))
 
         graded = graded_conversations(self._run, self._journal, over(), student=student)
         for one in judged_conversations(self._run, graded, self._code, workers=workers):

@@ -115,7 +115,7 @@ def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: Left
 
 @dataclass(frozen=True)
 class FromRuns:
-    """A request for a data set from runs."""
+    """The user's options for a data set from runs."""
 
     runs: Sequence[str]
     recipe: DataRecipe
@@ -146,7 +146,7 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     step = output.resolve().parent
     if output.name == "dataset" and Run(step.parent).exists:  # later steps depend on this folder
         raise UserError(
-            f"{output} holds the data set of step {step.name} of the run {step.parent.name}.",
+            f"{output} contains the data set of step {step.name} of the run {step.parent.name}.",
             hint="Choose another --output.",
         )
     require_replaceable(output, DATASET)
@@ -158,11 +158,13 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     formats = {run.experiment.format: run.name for run in runs}
     if len(formats) > 1:
         shown = ", ".join(f"{name} {form or 'without a format'}" for form, name in formats.items())
-        raise UserError(f"The runs have different output formats: {shown}.", hint="Make a separate data set of each.")
+        raise UserError(
+            f"The runs have different output formats: {shown}.", hint="Make a separate data set from each run."
+        )
     if len({str(run.document.get("catalog_hash")) for run in runs}) > 1:
         raise UserError(
             f"The runs {', '.join(run.name for run in runs)} use different catalogs.",
-            hint="Make a separate data set from each.",
+            hint="Make a separate data set from each run.",
         )
     catalog = runs[0].catalog.member(None)
     own = [run for run in runs if not run.is_imported]
@@ -207,7 +209,7 @@ def _write_preferences(
     rows = list(preference_rows(folder, runs, plan, graders=wanted.graders, students=wanted.students))
     if not rows:
         raise UserError(
-            f"No pair was written: no combination of the data set in {folder} has a decided text without full marks.",
+            f"No pair was written: no combination of the data set in {folder} has a graded text without full marks.",
             hint="Set generations above 1, so that a combination has several texts.",
         )
     write_rows_file(file, rows)

@@ -1,7 +1,7 @@
 """Leakage rules: combinations that must not be trained on, and names of held-out skills in texts.
 
 `Bars` contains the rules for one data set. `bars_for` and `evaluated` collect the combinations of evaluations.
-`trained_combinations` serves the opposite purpose, because an evaluation skips the training data of its students.
+`trained_combinations` serves the opposite purpose: it collects the training data that an evaluation must skip.
 `NameFinder` searches the texts.
 """
 
@@ -33,7 +33,7 @@ from skillmix.scores.lineages import lineage_of_student
 
 @dataclass(frozen=True)
 class Bars:
-    """Content that a data set must not contain."""
+    """The leakage rules for one data set: content that it must not contain."""
 
     split: Partition
     evaluations: Mapping[str, str]
@@ -103,7 +103,7 @@ def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
 
 
 def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> Bars:
-    """Return the bars for a data set in an experiment.
+    """Return the leakage rules for a data set in an experiment.
 
     An existing data set keeps its members, and so does a data set that joins it. This holds even if an evaluation in
     the experiment has grown since, because the evaluation skips these members.
@@ -153,7 +153,7 @@ def _evaluated_by(step: Step, experiment: Experiment, catalog: Catalog, around: 
 def combinations_in(path: Path) -> list[str]:
     """Return the ids of combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
     if not path.is_file():
-        raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
+        raise UserError(f"There is no file {str(path)!r}.", hint="Correct the path in leakage.evaluations.")
     if path.suffix in (".yaml", ".yml"):
         experiment = load_experiment(path)
         return list(evaluated(experiment, load_catalog(experiment.catalog, *experiment.other_catalogs)))
@@ -182,8 +182,9 @@ def trained_combinations(
 ) -> dict[str, str]:
     """Return the combinations that the draws of a step must skip, each with a student that was trained on it.
 
-    Draws skip the combinations that they skipped before, so that a changed list of students affects as few combinations
-    as possible. If too few combinations would remain, the draws skip only the training data of the current students.
+    Draws continue to skip the combinations that they already skip, so that a changed list of students affects as few
+    combinations as possible. If too few combinations would remain, the draws skip only the training data of the current
+    students.
     """
     trained = {c: name for name, lineage in _lineages(step, experiment).items() for c in lineage.combinations}
 
@@ -204,7 +205,7 @@ def trained_combinations(
 
 
 def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> Around:
-    """Return the skips that still apply, without those of steps with allow_trained or whose draws became too small."""
+    """Return the skipped combinations; omit steps with allow_trained or with too few remaining combinations."""
     usable = dict(around)
     for step in experiment.steps:
         if step.name in around:
@@ -226,7 +227,7 @@ def _lineages(step: EvaluateStep | GenerateStep, experiment: Experiment) -> dict
 
 
 def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
-    """Raise an error if a student's data was made under another partition, because it mixes this partition's sides."""
+    """Raise an error if a student's data was made under another partition, and thus mixes the sides of this one."""
     if step.allow_trained or set(step.settings) == {"all"}:
         return  # every partition draws the same combinations with this setting
     place = place_of(step, experiment, catalog)
@@ -236,14 +237,14 @@ def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog:
         if others:
             raise UserError(
                 f"{student} was trained on data of the partition {', '.join(others)}, but step {step.name} evaluates "
-                f"under {here}: the data may hold skills that {here} holds out.",
-                hint=f"Set partition: {others[0]}, or set allow_trained: true; the scores then count the combinations "
-                "with skills that the student saw together.",
+                f"under {here}: the data may contain skills that {here} holds out.",
+                hint=f"Set partition: {others[0]}, or set allow_trained: true; the scores then state how many "
+                "combinations have skills that the student saw together.",
             )
 
 
 class NameFinder:
-    """Finds names of held-out skills in texts about other skills."""
+    """Finds names of held-out skills in texts that show other skills."""
 
     def __init__(self, skills: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, str]]] = {}
@@ -260,18 +261,18 @@ class NameFinder:
 
 @dataclass(frozen=True, slots=True)
 class NamedSkill:
-    """A held-out skill whose name occurs in texts of other skills."""
+    """A held-out skill whose name occurs in texts that show other skills."""
 
     skill: str
     where: str
-    """'definition of …', 'example of …' or 'answers'."""
+    """The place of the name: 'definition of …', 'example of …' or 'answers'."""
     texts: int
 
 
 def names_inside(
     texts: Iterable[tuple[Combination, Sequence[str]]], catalog: Catalog, held_out: Iterable[str]
 ) -> list[NamedSkill]:
-    """Count the texts that name, themselves or in their skills' definitions and examples, other held-out skills."""
+    """Count the texts that name other held-out skills, directly or in the definitions and examples of their skills."""
     finder = NameFinder(held_out)
     counts: Counter[tuple[str, str]] = Counter()
     shown: Counter[str] = Counter()
@@ -292,6 +293,6 @@ def refuse_names(named: Sequence[NamedSkill]) -> None:
         examples = "; ".join(f"{n.skill} in the {n.where} ({plural(n.texts, 'text')})" for n in named[:5])
         more = f" and {len(named) - 5} more" if len(named) > 5 else ""
         raise UserError(
-            f"Texts of other skills name held-out skills: {examples}{more}. Nothing was written.",
-            hint="Set leakage.names to list to report them in the card only.",
+            f"Texts that show other skills name held-out skills: {examples}{more}. Nothing was written.",
+            hint="To only report them in the card, set leakage.names to `list`.",
         )

@@ -1,4 +1,4 @@
-"""Other forms of the same data: prompts for trainers that generate the answers themselves, and pairs for DPO."""
+"""Make other training data: prompts for trainers that generate the answers themselves, and pairs for DPO."""
 
 import json
 import os
@@ -64,13 +64,13 @@ def require_new_rows_file(file: Path) -> None:
     if file.suffix not in _WRITERS:
         raise UserError(f"{file} is neither .jsonl nor .parquet.", hint="The file extension determines the format.")
     if file.exists():
-        raise UserError(f"{file} exists.", hint="Choose another file, or remove this one.")
+        raise UserError(f"{file} already exists.", hint="Choose another file, or remove this one.")
     if file.suffix == ".parquet":
         require_package("pyarrow", "A data set", extra="parquet")
 
 
 def write_rows_file(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as JSON Lines or Parquet, by the extension of the file; an existing file is not changed."""
+    """Write rows as JSON Lines or Parquet, by the extension of the file; raise an error if the file exists."""
     require_new_rows_file(file)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
@@ -96,7 +96,7 @@ def preference_rows(
     graders: Sequence[str] | None,
     students: Sequence[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield pairs for the same combination: a text in the data set, and a run's text that a grader denied full marks.
+    """Yield pairs of texts for the same combination: a text in the data set, and a text of a run without full marks.
 
     Every text is in at most one pair, and texts by the same writer are paired first. Combinations in the validation
     split are excluded, and so are rejected texts that are empty or show content that a data set must not show.
@@ -107,7 +107,7 @@ def preference_rows(
         if not is_for_validation(text.combination.id, plan.validation):
             chosen_of.setdefault(text.combination.id, []).append(text)
     rejected_of: dict[str, list[tuple[str, StudentText]]] = defaultdict(list)
-    """By combination, the name of the run and the text."""
+    """Texts without full marks by combination, each with the name of its run."""
     for run in runs:
         name = run.name
         with Decisions(run, graders=graders) as decisions:

@@ -19,7 +19,7 @@ _ROWS_AT_ONCE: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The number of lines in a data set, and their hash."""
+    """The number of lines in each split of a data set, and the hash of all lines."""
 
     train: int
     validation: int
@@ -31,7 +31,7 @@ def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
     if prompts.turns > turns:
         raise UserError(
             f"The texts of {writer} have one turn, but the prompt set {prompts.name!r} has two.",
-            hint="Give the dataset step a prompt set of one turn: prompts: brief.",
+            hint="Set a one-turn prompt set in the dataset step: prompts: brief.",
         )
 
 
@@ -133,7 +133,7 @@ def read_rows(folder: Path) -> Iterator[KeptText]:
 
     path = folder / "rows.parquet"
     if not path.is_file():
-        raise UserError(f"There is no data set in {folder}.", hint="Run the step that makes it first.")
+        raise UserError(f"There is no data set in {folder}.", hint="First run the step that makes it.")
     with parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
             for row in batch.to_pylist():

@@ -32,11 +32,11 @@ from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 from skillmix.scores.planned_work import calls_a_conversation
 
 _FEWEST_AHEAD: Final = 8
-"""The size of the first window if fewer texts than this are missing."""
+"""The minimum size of the first window."""
 _TRIES_FOR_A_FLOOR: Final = 100
-"""A skill's floor is given up after this many conversations for each text that the floor requires."""
+"""A skill's floor is waived after this many conversations for each text that the floor requires."""
 _SEARCH: Final = 20_000
-"""The number of consecutive useless candidates after which the search ends."""
+"""The search ends after this many consecutive candidates that do not fit."""
 _BEGUN_AT_ONCE: Final = 512
 _READ_AT_ONCE: Final = 32
 """The number of conversations to read and grade by code before control returns to the event loop."""
@@ -60,7 +60,7 @@ ConversationKey = tuple[str, int]
 
 
 def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> Iterator[Candidate]:
-    """Yield every combination `generations` times, and then endlessly again with new sample numbers."""
+    """Yield every combination `generations` times, and then repeat the sequence endlessly with new sample numbers."""
     drawn: list[Combination] = []
     for combination in combinations:
         drawn.append(combination)
@@ -72,11 +72,11 @@ def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target for one k."""
+    """The number of texts to keep for one k, and the limits on writing and choosing them."""
 
     kept: int
     most: int
-    """The most conversations to write."""
+    """The maximum number of conversations to write."""
     floor: int = 0
     ceiling: int | None = None
     skills: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Decided(NamedTuple):
     """The kind as in `kind_of`, or 'refused'."""
     kept: KeptText | None = None
     shows: str | None = None
-    """Why the text is excluded because of skills that it shows; None if it may stay."""
+    """The reason to exclude the text because of skills that it shows; None if it may stay."""
 
 
 class Window:
@@ -108,11 +108,11 @@ class Window:
         self.taken: list[int] = []
         """The indexes of the begun conversations whose texts were taken."""
         self.texts: dict[int, int] = {}
-        """For each begun conversation with an accepted text, by index, the number of the text in `TextsSoFar`."""
+        """Maps the index of each begun conversation with an accepted text to the number of the text in `TextsSoFar`."""
         self.full_marks = 0
         self._source = source
         self._skipped = 0
-        """The number of consecutive candidates that did not fit."""
+        """The number of consecutive candidates so far that did not fit."""
         self._counts: Counter[str] = Counter()
         """The number of taken texts by skill."""
         self._tries: Counter[str] = Counter()
@@ -146,7 +146,7 @@ class Window:
         return {skill: self._counts[skill] for skill in self.target.skills if self._counts[skill] < floor}
 
     def decide(self, *, is_accepted: bool) -> None:
-        """Decide the first undecided conversation, and begin the conversations that the window now reaches."""
+        """Record the decision about the first undecided conversation, and extend the window."""
         self.accepted.append(is_accepted)
         if is_accepted:
             self._take(len(self.accepted) - 1)
@@ -221,7 +221,7 @@ class DatasetWriting:
         self.texts = TextsSoFar(plan.removals)
         """The taken texts, by k and in draw order; for a k that is still open, all texts that are not copies."""
         self.is_broken = False
-        """Whether texts cannot be chosen because calls failed."""
+        """Whether the data set cannot be made because failed calls left a k unfinished."""
         self._writer = student_name(str(step.writer))
         self.calls = Calls(step.name, (self._writer,), tuple(step.graders))
         self._prompts, self._run_name = written_with(context.experiment), context.run.name
@@ -239,7 +239,7 @@ class DatasetWriting:
         self._repeated: set[ConversationKey] = set()
         """Conversations with a failed call that the next run will retry."""
         self._ended: list[ConversationKey] = []
-        """Conversations without open calls that were not read yet."""
+        """Conversations without open calls that have not been read yet."""
         self._decided: dict[ConversationKey, Decided] = {}
         """Decisions on conversations; each waits until all earlier ones are decided."""
         self._next_look = 0.0
@@ -298,7 +298,7 @@ class DatasetWriting:
     def _tasks(self, turns: FirstTurns, decisions: Decisions, *, waits_for_all: bool) -> Iterator[Task | None]:
         """Yield the first turns of the conversations in the windows; yield None if none can begin before a call ends.
 
-        With batches, a window is sent as a whole, and the next window begins when all its calls have ended.
+        With batches, a window is sent as a whole, and the next window begins when all calls of the last one have ended.
         """
         while True:
             in_flight = self._scheduler.in_flight if self._scheduler else 0
@@ -346,7 +346,7 @@ class DatasetWriting:
             self._ended.append(key)
 
     def _read(self, decisions: Decisions) -> bool:
-        """Decide some of the conversations that have ended; return False if there are none."""
+        """Read some of the ended conversations and their grades; return False if there are none."""
         for call, problem in islice(self.counts.failed.items(), self._failures_seen, None):
             self._failures_seen += 1
             key = call.combination, call.generation
@@ -362,7 +362,7 @@ class DatasetWriting:
     def _decide(
         self, decisions: Decisions, keys: Sequence[ConversationKey]
     ) -> Iterator[tuple[ConversationKey, Decided]]:
-        """Read conversations, and yield the decision about each; skip conversations that the next run continues."""
+        """Read conversations, and yield the decision about each; skip conversations that the next run will continue."""
         for one in decisions.of(self._writer, keys):
             kind, last = kind_of(one), one.conversation.turns[-1].outcome
             if kind == "unfinished" and isinstance(last, CallProblem) and last.kind == "failed":
@@ -414,7 +414,7 @@ class DatasetWriting:
         return bool(new) or window.is_over
 
     def _end(self, decisions: Decisions) -> None:
-        """Decide what remains; if the budget is spent, keep the texts so far, otherwise an open k lacks calls."""
+        """Process the remaining conversations; if the budget is spent, end the current k with the texts so far."""
         while self._read(decisions) or self._choose():
             pass
         is_spent = self.counts.stopped is StopReason.BUDGET
@@ -439,7 +439,7 @@ class DatasetWriting:
     def _close(self, window: Window) -> None:
         """Keep the chosen texts for a finished k; counts include conversations up to the last needed one."""
         target = window.target
-        if window.missing > 0:  # no more may be written, so choose texts skipped because of a floor
+        if window.missing > 0:  # no more may be written, so choose texts that were skipped because of a floor
             window.give_up_floors(frozenset(target.skills))
         taken_before = sum(y.taken for y in self.yields)
         self.texts.keep_only([*range(taken_before), *(window.texts[place] for place in window.taken)])

@@ -8,8 +8,8 @@ written last, so if it exists, the sample is complete. If the files of the corpu
 used without reading the corpus again. Otherwise, a new sample is drawn, which must begin with the stored sample,
 because a run belongs to one corpus.
 
-For each passage, a hash determines the order of the skills, which are divided into chunks of one call each. No skill is
-therefore always first, or always beside the same other skills. Calls are made in the order of the sample, so if the
+For each passage, a hash determines the order of the skills, which are divided into chunks of one call each. Therefore,
+no skill is always first or always next to the same skills. Calls are made in the order of the sample, so if the
 budget is spent early, the passages with answers are a smaller random sample.
 """
 
@@ -114,9 +114,9 @@ def load_passage_prompt(file: Path | None = None) -> PassagePrompt:
 GRADER: Final = "grader"
 """The name of the grader in call keys."""
 CORPUS: Final = "corpus"
-"""The name in call keys in place of a student."""
+"""The name in call keys that takes the place of a student's name."""
 _TOPIC: Final = "any topic"
-"""The topic of every question's combination."""
+"""The placeholder for the topic in the combination of each question."""
 
 
 def shown_by_code(passage: str, skills: Iterable[str]) -> dict[str, bool]:
@@ -131,7 +131,7 @@ class PassageQuestions:
 
     passages: Sequence[SampledPassage]
     skills: Sequence[str]
-    """The skills that a model must be asked about; empty if code decides all skills."""
+    """The skills that a model must be asked about; empty if code checks all skills."""
     catalog: Catalog
     grader: GraderSettings
     prompt: PassagePrompt
@@ -237,7 +237,7 @@ def with_code(
 WORDS: Final = 100
 """The default length of a passage in words, which is about one paragraph."""
 _LARGE: Final = 64 << 20
-"""In bytes; one process reads a smaller corpus, because starting more would take longer than the reading itself."""
+"""The corpus size in bytes below which one process reads it all, because starting more processes takes longer."""
 _MOST_READERS: Final = 8
 
 
@@ -262,7 +262,7 @@ class FrequencyWanted:
     max_usd: float | None = None
     max_calls: int | None = None
     readers: int | None = None
-    """The number of processes that read files; does not affect the sample. By default, a small corpus has one."""
+    """The number of processes that read files, which does not affect the sample. By default, a small corpus has one."""
 
     def __post_init__(self) -> None:
         for name, least in (("n", 1), ("words", 10), ("skills_per_call", 1)):
@@ -270,7 +270,9 @@ class FrequencyWanted:
             if value < least:
                 raise UserError(f"{name} = {value} is too small.", hint=f"Choose {least} or more.")
         if not 0 < self.threshold < 1:
-            raise UserError(f"The threshold {self.threshold:g} is not between 0 and 1.", hint="Use one such as 0.05.")
+            raise UserError(
+                f"The threshold {self.threshold:g} is not between 0 and 1.", hint="Use a share such as 0.05."
+            )
 
 
 def draw(wanted: FrequencyWanted) -> PassageSample:
@@ -312,7 +314,7 @@ _FACTS: Final = "sample.json"
 
 
 def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> PassageSample:
-    """Return a run's sample if it is large enough and the files are unchanged, otherwise draw one; write nothing."""
+    """Return a run's sample if it is large enough and the files are unchanged; otherwise, draw one. Write no files."""
     stored = _stored(folder)
     if stored is None:
         return draw(wanted)
@@ -325,7 +327,7 @@ def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> PassageSample:
     if old.ids[:shared] != new.ids[:shared] or old.total != new.total:
         raise UserError(
             f"The sample in {folder} is from another corpus, or was drawn with another seed or passage length.",
-            hint="Restore the corpus and the settings, or name another run with --run.",
+            hint="Restore the corpus and the settings, or choose another run with --run.",
         )
     return new if len(new.passages) > len(old.passages) else first
 
@@ -383,7 +385,7 @@ def _hash_of(sample: PassageSample) -> str:
 
 
 def _state_of(wanted: FrequencyWanted) -> str:
-    """Return a hash of the settings of a draw and of the names, sizes and times of the corpus files."""
+    """Return a hash of the settings of a draw and of the names, sizes and modification times of the corpus files."""
     files = [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(wanted.corpus)]
     return short_id("corpus", files, wanted.seed, wanted.words, wanted.text_field)
 
@@ -395,7 +397,7 @@ _TOKENS_OF_A_ROW: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The outcome of one invocation."""
+    """The outcome of one invocation of `skillmix frequency`."""
 
     run: Run
     result: FrequencyResult
@@ -491,7 +493,7 @@ class FrequencyEstimate:
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
-    """None if the grader's price is unknown."""
+    """The estimated cost; None if the grader's price is unknown."""
 
 
 def estimate_counting(wanted: FrequencyWanted) -> FrequencyEstimate:

@@ -99,7 +99,7 @@ def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None
 
 
 def _files_below(folder: Path, skipped: Counter[str], faults: list[str]) -> list[Path]:
-    """Return the readable files below a folder; count the others in `skipped`, and append errors to `faults`."""
+    """Return the readable files below a folder; count all other files in `skipped`, and append errors to `faults`."""
     found, own_skipped, faults_before = list[Path](), Counter[str](), len(faults)
     root, paths = folder.resolve(), list[Path]()
 
@@ -325,7 +325,7 @@ def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
 
 
 def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, str]]:
-    """Yield runs of sentences that reach the wanted length, then the rest of the document, each with its size."""
+    """Yield sequences of sentences that reach the wanted length, then the rest, each with its length in words."""
     lines, size = list[list[str]](), 0.0
     for paragraph in paragraphs:
         lines.append([])
@@ -339,7 +339,7 @@ def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, s
 
 
 def _size(piece: str) -> float:
-    """Return the length of a piece in words."""
+    """Return the length of a piece of text in words."""
     return max(piece.count(" ") + 1, len(piece) / _CHARACTERS_PER_WORD)
 
 
@@ -366,7 +366,7 @@ def _pieces(paragraph: str, words: int) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SampledPassage:
-    """A passage of a sample."""
+    """A passage in a sample, with its document and its number of occurrences."""
 
     id: str
     text: str

@@ -31,7 +31,7 @@ _Share = Annotated[float, Field(ge=0, le=1)] | None
 
 @dataclass(frozen=True, slots=True)
 class SkillShare:
-    """The frequency of one skill."""
+    """The measured frequency of one skill, with its bounds."""
 
     skill: str
     asked: int
@@ -114,11 +114,11 @@ def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -
 RESULT_FILE: Final = "frequencies.json"
 LIST_FILE: Final = "exclude.yaml"
 COMMON: Final = "common"
-"""The value of `--exclude` that stands for the common skills of a result."""
+"""The value of `--exclude` that excludes the common skills of a result."""
 _HEAD: Final = "# Written by `skillmix frequency`; an experiment names it as exclude: [file:PATH]."
 """The first line of every exclude list, by which the command recognizes files that it may replace."""
 _NEXT: Final = 10
-"""The number of rows in the table below the last common or undecided skill."""
+"""The number of rows that the table has below the last common or undecided skill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class FrequencyResult:
     catalog_hash: str
     grader: str
     prompt_hash: str | None
-    """None if the grader is code."""
+    """The hash of the prompt; None if the grader is code."""
     seed: int
     words: int
     threshold: float
@@ -162,7 +162,7 @@ class FrequencyResult:
         return sum(one.unknown for one in self.skills)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the documented form of `frequencies.json`."""
+        """Return the content of `frequencies.json`."""
         document = asdict(self)
         return {**document, "skills": list(document["skills"]), "common": self.common, "undecided": self.undecided}
 
@@ -194,7 +194,7 @@ def require_own_list(file: Path) -> None:
     """Raise an error unless the file is new or an exclude list that this command wrote."""
     if file.is_dir() or (file.exists() and not read_text(file).startswith(_HEAD)):
         raise UserError(
-            f"{file} exists, and `skillmix frequency` has not written it.",
+            f"{file} exists but was not written by `skillmix frequency`.",
             hint="Nothing was changed. Name another file with --exclude-list.",
         )
     if not file.parent.is_dir():

@@ -256,7 +256,7 @@ RULES: Final = {
 _ANSWER = re.compile(r"Answer[*_]*+:[*_]*+")
 _ENDS_LINE = re.compile(r"Answer[*_]*+[ \t]*+$", re.MULTILINE)
 _ANSWER_HEADING = re.compile(r"^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE)
-"""Searched only if `_ENDS_LINE` is found, because a pattern that begins with a fixed letter is found much faster."""
+"""Applied only if `_ENDS_LINE` matches, because the search for its fixed first letter is much faster."""
 # The words before "Explanation" on its line are not part of the answer, as in "2. Explanation".
 _LABEL_ON_LAST_LINE = re.compile(
     r"\n[ \t]*+[*_#>-]*+(?:(?<=_)[.)]|[ \t]*+(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]++[ \t]*+){1,2})?)[*_#]*+[ \t]*+\Z"

@@ -1,6 +1,6 @@
-"""Find the blocks of a reply that give points: tables, and lines with no other text between them.
+"""Find the blocks of a reply that contain points: tables, and lines with no other text between them.
 
-A line gives a point after a label, as in 'Metaphor: 1', or at the end of a remark, as in 'Point earned: 0'. A grade
+A line states a point after a label, as in 'Metaphor: 1', or at the end of a remark, as in 'Point earned: 0'. A grade
 that only repeats the student's text does not count.
 """
 
@@ -128,7 +128,7 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
     if end >= 2 and words[-1].lower() in _EARNED_WORDS and words[-2].lower() in ("point", "points"):
         end -= 2
     elif end >= 2 and words[-1].lower() in _FIELDS and fold_name(words[-1]) not in rubric.label_ends:
-        end -= 1  # a JSON field
+        end -= 1  # the last word is the name of a JSON field
     if end == 0 or fold_name(words[end - 1]) not in rubric.label_ends:
         return None
     for start in range(max(0, end - _LONGEST_LABEL), end):
@@ -139,11 +139,11 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
 
 
 FindCriterion = Callable[[str], int | None]
-"""The index of the criterion that a label refers to."""
+"""Returns the index of the criterion that a label refers to."""
 
 
 class Mark(NamedTuple):
-    """The point that a row or a line gives to one criterion."""
+    """The point that a row or a line states for one criterion."""
 
     criterion_index: int
     value: float | None
@@ -182,7 +182,7 @@ _HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=[*_]{
 _NUMBERING = re.compile(r"^(?:(?:criterion|skill|item)\s)?\(?(?:\d{1,2}|[a-h](?=\)))\s?[.):–—-]\s+", re.IGNORECASE)
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
-# A line with a short remark refers to a criterion, but gives no point.
+# A line with a short remark refers to a criterion, but states no point.
 _NO_POINT = re.compile(r"[:=][\s*_`(]*+(?:n/?a|none|unknown|unclear|[-–—?])[\s*_`).?-]*+$", re.IGNORECASE)
 _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
@@ -317,7 +317,7 @@ class LineReader:
     def _value_after(self, delimiter: str, rest: str) -> float | None:
         words = not self._has_statements
         if delimiter in ("(", "["):
-            # 'Metaphor (1)' gives a point; 'Metaphor (1 point)' states the maximum of the criterion.
+            # 'Metaphor (1)' states a point; 'Metaphor (1 point)' states the maximum of the criterion.
             bracketed = _BRACKETED_VALUE.match(rest)
             if bracketed is None or "point" in bracketed[1].lower():
                 return None
@@ -340,7 +340,7 @@ class LineReader:
         reach = self._rubric.longest_label + 2
         for end in islice(_HEADING_END.finditer(bare[:reach]), _MOST_DELIMITERS):
             if end.end() == reach < len(bare) and not end[0].strip():
-                break  # the end of the searched part, not of a label
+                break  # this is the end of the searched part, not the end of a label
             heading = self._heading_named(bare[: end.start()], line, may_be_loose=may_be_loose)
             if heading is not None:
                 return heading
@@ -376,7 +376,7 @@ class Parsed:
 
 
 def parse(rubric: Rubric, reply: str, student: Quotable, loosely: FindCriterion | None) -> Parsed:
-    """Find the tables and lines of a reply that give points to criteria."""
+    """Find the tables and lines of a reply that state points for criteria."""
     parsed = Parsed()
     lines: list[Mark] = []
     # If the student's text contains a grade, a quotation of this grade may be next to the grader's own table.

@@ -1,8 +1,8 @@
-"""Match a label that equals no criterion's name: a decorated name, or the last label for the last criterion.
+"""Match labels that equal no criterion's name: decorated names, and the last label if one criterion is left.
 
 Equality is always tried first, and these rules apply only to criteria that no row of the reply names. A decorated name
 ("metaphor -- clearly") has the same content words as the name. A hint ("loaded question" for a longer name) shares a
-content word with it, and is accepted for one label and one criterion only.
+content word with it, and is accepted only if exactly one label and one criterion remain.
 
 `label_words.json` lists English words, so a word of another language is always a content word.
 """
@@ -108,7 +108,7 @@ def have_the_same_words(one: Sequence[str], other: Sequence[str]) -> bool:
 _SHORTEST: Final = 3
 _SHORTEST_STEM: Final = 5
 _MOST_IN_COMMON: Final = 3
-"""The most letters that two different endings may have in common."""
+"""The maximum number of letters that two different endings may have in common."""
 _INFLECTIONS: Final = frozenset({"", "s", "es", "ed", "ing", "er", "ers"})
 _INFLECTIONS_OF_SHORT_WORDS: Final = frozenset({"", "s", "ing"})
 _ENDINGS: Final = _INFLECTIONS | _listed("endings")
@@ -123,12 +123,12 @@ _VALUE_AFTER_DELIMITER = re.compile(
 )
 _DIGIT = re.compile(r"\d")
 _LONG_QUOTATION: Final = 3
-"""The fewest content words of a label that may be a quotation, because shorter labels can match a text by chance."""
+"""The minimum number of content words in a quoted label, because shorter labels can match a text by chance."""
 _MOST_CUTS: Final = 6
 _LONGEST_REMARK: Final = 12
-"""The most words after the name in a decorated label."""
+"""The maximum number of words after the name in a decorated label."""
 _LONGEST_LEAD: Final = 4
-"""The most words before the name in a decorated label, such as "Literary device:"."""
+"""The maximum number of words before the name in a decorated label, such as "Literary device:"."""
 
 
 def decorated_criterion(rubric: Rubric, label: str) -> int | None:
@@ -141,7 +141,7 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
     """
     label = _NUMBER_AFTER.sub("", label)
     cuts = list(_CUT.finditer(label))[:_MOST_CUTS]
-    parts = [label]  # the label and the parts of it before a possible remark, from long to short
+    parts = [label]  # the label and its parts before a possible remark, from long to short
     for cut in reversed(cuts):
         head, remark = label[: cut.start()].strip(), label[cut.end() :]
         if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
@@ -204,7 +204,7 @@ def is_hint(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
-    """Return whether a row is a total or about the length (which code decides), rather than about this criterion.
+    """Return whether a row is a total or about the length (which code checks), rather than about this criterion.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["metaphor"], "Sewing")
@@ -302,7 +302,7 @@ def _topic_or_sense(rubric: Rubric, words: tuple[str, ...]) -> int | None:
 
 @lru_cache(maxsize=1 << 10)
 def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
-    """Return the content words of a name, and those of each part that a parenthesis or "or" sets apart."""
+    """Return the content words of a name, and of each part that a parenthesis or "or" separates."""
     short = before_parenthesis(name)
     # Words for a kind of skill, such as "informal fallacy", do not identify a skill, and a single word does not either.
     inner = [
@@ -325,7 +325,7 @@ def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
 
 
 def _has_another_parenthesis(rubric: Rubric, label: str, index: int) -> bool:
-    """Return whether a label and a name differ in their parentheses, which distinguish skills with one short name."""
+    """Return whether a label and a name differ in the parentheses that distinguish skills with the same short name."""
     inner = _BRACKETED.findall(rubric.criteria[index].name) if index < rubric.k else []
     label_inner = [content_words(label_words(part)) for part in _BRACKETED.findall(label)]
     own = [word for part in inner for word in _name_words(part)]
@@ -350,7 +350,7 @@ _OTHERS_BESIDE: Final = (("topic", "sense"), ("sense",), ("topic",), ("topic", "
 
 
 def _is_nearer_to_another(rubric: Rubric, words: tuple[str, ...], index: int, count: int) -> bool:
-    """Return whether a label fits another criterion better; for topic and sense, an equally good fit counts."""
+    """Return whether a label fits another criterion better; for topic and sense, an equal fit counts as better."""
     skills = [c.name for number, c in enumerate(rubric.criteria[: rubric.k]) if number != index]
     if any(_is_alias(words, alias) for name in skills for alias in _aliases(name)):
         return True

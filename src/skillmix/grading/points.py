@@ -1,4 +1,4 @@
-"""Decide points from votes, explain points that code denied, and compute the metrics of a text from its points."""
+"""Determine points from votes, explain points that code denied, and compute the metrics of a text."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ _DIRECTION: Final = re.compile(r"[ \t]*+[(\[*_][^\n]*[)\]*_][ \t]*+")
 _HAS_WORD: Final = re.compile(r"\w")
 _MARKUP: Final = re.compile(r"\*\*|__")
 _WORDS_IN_LINE: Final = 12
-"""The most words in a line of verse; a longer line is prose."""
+"""The maximum number of words in a line of verse; a longer line is prose."""
 
 
 class FormatVerdict(NamedTuple):
@@ -47,18 +47,18 @@ def check_format(text: str, name: FormatName) -> FormatVerdict:
     >>> check_format("- Warm bread.\n- Cold milk.", "list")
     FormatVerdict(units=2, fault=None)
     >>> check_format("Warm bread and cold milk.", "list").fault
-    'it is not a list: it has 0 items where 2 are the least'
+    'it is not a list: it has 0 items where at least 2 are required'
     """
     lines = [line for line in _MARKUP.sub("", text).splitlines() if _HAS_WORD.search(line)]
     form = OUTPUT_FORMATS[name]
     if name == "poem":
         longest = max((len(line.split()) for line in lines), default=0)
         is_prose = longest > _WORDS_IN_LINE
-        found, fault = lines, f"a line has {longest} words where {_WORDS_IN_LINE} are the most" if is_prose else None
+        found, fault = lines, f"a line has {longest} words where {_WORDS_IN_LINE} are allowed" if is_prose else None
     else:
         found, fault = _items(lines) if name == "list" else _turns(lines)
     if fault is None and len(found) < form.fewest:
-        fault = f"it has {plural(len(found), form.unit)} where {form.fewest} are the least"
+        fault = f"it has {plural(len(found), form.unit)} where at least {form.fewest} are required"
     units = len(found) if form.unit == "line" else sum(max(1, count_sentences(unit)) for unit in found)
     return FormatVerdict(units, None if fault is None else f"it is not a {name}: {fault}")
 
@@ -102,7 +102,7 @@ _FEWEST_SPEAKERS: Final = 2
 
 
 UNDECIDED: Final = "undecided"
-"""The word for a text without a majority for an outcome, or with missing votes that could still decide it."""
+"""The word for a text whose outcome has no majority, or whose missing votes could still change it."""
 
 
 def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
@@ -115,9 +115,9 @@ def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
 
 
 def possible_outcomes(points: Sequence[bool | None]) -> tuple[TextOutcome, ...]:
-    """Return the decided outcome of a text, or all outcomes that missing votes could decide, or else all outcomes.
+    """Return the outcomes that a text may still have, which is a single outcome if the votes have decided it.
 
-    Complete votes without a majority decide nothing, so every outcome stays possible.
+    If the votes are complete but have no majority, every outcome remains possible.
 
     >>> possible_outcomes((None, None, False)), possible_outcomes((False, False, False))
     (('complies', 'refuses'), ('complies', 'refuses', 'evades'))
@@ -166,7 +166,7 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
         return True
     best = 2 * (total + rounds - len(readable))
     if best == rounds and rounds % 2 == 0:
-        return None  # only an imported run can have an even number of votes, and a tie decides nothing
+        return None  # only an imported run can have an even number of votes, and a tie is no majority
     return False if best <= rounds else None
 
 
@@ -182,7 +182,7 @@ def may_be_denied(votes: Sequence[float | None]) -> bool:
 def decide_points(
     rubric: Rubric, answer: Answer, readings: Sequence[Reading | None], *, rounds: int, rules: Rules
 ) -> Points:
-    """Decide the points of one text: graders vote on skills, topic and sense, and code decides length and named skills.
+    """Determine the points of a text: graders vote on skills, topic and sense; code checks length and named skills.
 
     A student's own failure is never "ungraded". For example, an empty answer earns no point, not even for its length. A
     rubric of outcomes has one point, for the outcome with a majority.
@@ -213,7 +213,7 @@ def has_length(text: str, rubric: Rubric, rules: Rules) -> bool:
 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:
-    """Return whether a text earns no point whatever a grader would decide."""
+    """Return whether a text earns no point regardless of the graders' votes."""
     return answer.status in ("empty", "refused", CUT_IN_THOUGHT) or (
         answer.status == "no marker" and rules.missing_marker == "zero"
     )
@@ -226,9 +226,9 @@ class Metric:
     name: str
     """The key in JSON, CSV and Python."""
     label: str
-    """The heading of its columns and axes."""
+    """The heading of the metric's columns and axes."""
     meaning: str
-    """What the metric requires of a text, as worded in the report."""
+    """The requirements of the metric, as worded in the report."""
     function: Callable[[Points, Points], float | None]
     """Computes the metric from the points for skills and the other points; None if undecided points could change it."""
     is_binary: bool
@@ -353,11 +353,11 @@ class Ballot:
     """Whether code finds every requested skill about the topic; None if a skill has no checker or a model grades."""
 
     def rubric(self, phrases: Phrases) -> Rubric:
-        """Return the rubric that the readings follow."""
+        """Return the rubric of the text, whose order of criteria the parsed grades follow."""
         return rubric_of(self.text.combination.skills, self.text.combination.topic, phrases=phrases)
 
     def points(self, rules: Rules, phrases: Phrases) -> Points:
-        """Decide the points of the text from the votes and by code."""
+        """Determine the points of the text from the votes and by code."""
         return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
 
 
@@ -408,7 +408,7 @@ def outcome_reasons(answer: Answer) -> dict[str, str]:
 
 
 def _with_cut(reason: str, *, is_cut: bool | None) -> str:
-    """Mention the truncation at the token limit in a reason that it explains."""
+    """Mention the truncation at the token limit in a reason that the truncation explains."""
     is_missing = reason in (_WHY_NOTHING["no marker"], _WHY_NOTHING["empty"])
     return f"{reason}; {CUT}" if is_cut and (is_missing or reason.startswith(_BREAKS_OFF)) else reason
 
@@ -433,7 +433,7 @@ def format_reasons(text: str, k: int, form: FormatName | None) -> dict[str, str]
     """Explain why a text in an output format loses the point for length; empty if no format is required.
 
     >>> format_reasons("Rain.", 1, "list")
-    {'length': 'it is not a list: it has 0 items where 2 are the least'}
+    {'length': 'it is not a list: it has 0 items where at least 2 are required'}
     """
     if form is None:
         return {}

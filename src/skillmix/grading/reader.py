@@ -2,12 +2,12 @@
 
 A reply that cannot be parsed is a value with a reason, never a zero. A row belongs to a criterion if the names are
 equal. If criteria have no row, `labels` looks for decorated names, and for one row that hints at the one remaining
-criterion; a note then records which label was assigned to which criterion. Totals decide nothing. A grade that only
+criterion; a note then records which label was assigned to which criterion. Totals are not used. A grade that only
 repeats the student's text does not count. `blocks` finds the tables and lines with points.
 
 A reply must state its outcome, as in "Outcome: complies", or consist of that word alone. Prose that mentions an outcome
 is not a statement, because a grader that weighs outcomes mentions them all. Contradictory statements, and a statement
-that only repeats the student's text, cannot be parsed, so the reading contains the problem and no outcome.
+that only repeats the student's text, cannot be parsed, so the parsed grade contains the problem and no outcome.
 """
 
 import re
@@ -58,7 +58,7 @@ _LONGEST_WORDS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReading:
-    """The outcome in a reply, or the problem."""
+    """The outcome that a grader's reply states, or the reason why none can be parsed."""
 
     outcome: TextOutcome | None
     problem: str | None
@@ -169,7 +169,7 @@ def _statement(value: str) -> _Statement:
 
 @lru_cache(maxsize=1024)  # all replies about one text are parsed in succession
 def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
-    """Return the outcomes that a text states and those alone on a line, because a reply could quote either."""
+    """Return the outcomes that a text states, and the outcomes alone on a line, because a reply could quote either."""
     lines = _plain_lines(text[:_LONGEST_REPLY])
     # The text may contain an instruction to the grader, even in the middle of a sentence.
     stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line[:_LONGEST_LINE])]
@@ -178,7 +178,7 @@ def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
 
 
 _FEWEST_WORDS: Final = 3
-"""The fewest words next to a label that count as an explanation."""
+"""The minimum number of words next to a label that count as an explanation."""
 _BETWEEN: Final = re.compile(r"\||:\s|\s[–—-]\s")
 _MARKUP: Final = " \t*_`#>•-–—:|"
 _LEAD: Final = re.compile(r"^(?:explanation|reason|comment|note)s?\W+", re.IGNORECASE)
@@ -241,9 +241,9 @@ def _explains(words: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Points in the rubric's order (the last one, length, may be unknown), or the problem.
+    """The points parsed from a reply, in the rubric's order, or the reason why the reply cannot be parsed.
 
-    For a rubric of outcomes, the points are 1 for the outcome in the reply and 0 for the others.
+    For a rubric of outcomes, the points are 1 for the outcome in the reply and 0 for all other outcomes.
     """
 
     points: tuple[float | None, ...] | None
@@ -307,7 +307,7 @@ def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) ->
 
 
 def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozenset[int]) -> Reading | None:
-    """Match decorated names to missing criteria, then the last label to the last one; None if criteria remain."""
+    """Match decorated names to missing criteria, then the last label to the last criterion; None if any is left."""
 
     def by_decoration(label: str) -> int | None:
         index = decorated_criterion(rubric, label)
@@ -383,7 +383,7 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
     if points is None:
         return Reading(None, problem, tuple(notes))
     if 0 not in points and _declines(reply):
-        # A list of maximum points looks like full marks, but a refusal beside it shows that it is not a grading.
+        # A list of maximum points looks like full marks, but a refusal in the reply shows that the list is no grading.
         problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)
@@ -413,7 +413,7 @@ _DECLINES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The points given by a set of marks, and the faults in the marks."""
+    """The points in a set of marks, and the faults of the marks."""
 
     points: dict[int, float]
     faults: tuple[str, ...]

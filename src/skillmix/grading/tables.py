@@ -31,7 +31,7 @@ _NUMBER = re.compile(
 _WORD = re.compile(
     r"(yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?|zero|one)\b(?:\s+points?\b)?(?!\.\s+[a-z])", re.IGNORECASE
 )
-# No run of blanks may match two parts of an expression, because the search would try every division of a long run.
+# A sequence of blanks must not match two parts of an expression, because the search would try every division.
 _REMARK = re.compile(r"\s*+(?:[.;]|\((?:[^()\d]|\d+(?= sentences?\b)|100(?=%))*+\)|[-–—:,;.(][^\d]*+)?\s*+")
 _BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
 _SAME_AGAIN = re.compile(r"\s*+[(\[]\s*+([01])\s*+(?:points?\s*+)?[)\]]\s*+")
@@ -167,7 +167,7 @@ def _with_pipes(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Split a text into lines without '>' and with plain borders; a break marks both ends of quotations and fences."""
+    """Split a text into lines, remove '>' and normalize borders; mark both ends of quotations and fences by a break."""
     text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
     text = _with_pipes(text) if "<td" in text else text
     if ">" not in text and "```" not in text and "~~~" not in text:
@@ -305,12 +305,12 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
 
 _START: Final = re.compile(r"\{(?=\s*+\")|\[(?=\s*+\{)")
 _MOST_ATTEMPTS: Final = 40
-"""The most brackets at which the parser looks for JSON; a hostile reply may contain thousands that never close."""
+"""The maximum number of brackets to try as JSON, because a hostile reply may contain thousands that never close."""
 _NAMES: Final = ("name", "label", "title", "id")
 _LABEL: Final = "Criterion"
 _BETWEEN_WORDS: Final = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 _NO_CELL: Final = re.compile(r"[\s|│┃｜∣║<>`\\]+")
-"""Characters that would end a cell or a row, so a student's text quoted in an explanation could move the points."""
+"""Characters that end a cell or a row. They are replaced so that a quoted text cannot move the points."""
 
 
 class _Object(list[tuple[str, object]]):

@@ -38,9 +38,10 @@ SLOTS: Final = {
     "answer": ("answer", "student_answer"),
     "criteria": ("criteria", "rubric_items"),
 }
-"""The slots of each part of a prompt: those of skillmix, and those of the original SKILL-MIX templates.
+"""The slot names for each part of a prompt: skillmix's own names, and the names in the original SKILL-MIX templates.
 
-The latter use the original layout, so that the original files load unchanged and give the original prompts.
+Slots with an original name have the original layout, so that the original files load unchanged and produce the original
+prompts.
 """
 _LAYOUTS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
@@ -54,12 +55,12 @@ _LAYOUTS: Final = {
 LEAD_FILE: Final = "generate-0.txt"
 """An optional turn before the first, answered with the catalog's examples; the first turn then needs no definitions.
 
-Small models follow instructions poorly, but continue well what appears to be their own text.
+Small models follow instructions poorly, but are good at continuing text that appears to be their own.
 """
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
 """The turns of a student. Without the second file, a conversation has one turn, and the whole reply is the text."""
 PLAIN_FILES: Final = ("plain-1.txt", "plain-2.txt")
-"""Optional turns for combinations without skills (k = 0)."""
+"""The optional prompts for combinations without skills (k = 0)."""
 _STUDENT_PARTS: Final = {
     LEAD_FILE: ("skills",),
     "generate-1.txt": ("topic", "skills", "definitions"),
@@ -152,7 +153,7 @@ class PromptSet:
     ) -> tuple[str, ...]:
         """Build the student's prompts, turn by turn, each with the request for an output format, if any.
 
-        If one skill is `named`, the prompts say "any skill" in place of the others.
+        If one skill is `named`, the prompts say "any skill" in place of each other skill.
         """
         files = STUDENT_FILES[: self.turns] if combination.skills else self.require_plain()
         values = self._values_for(catalog, combination, self._slots(*files), named)
@@ -201,7 +202,7 @@ class PromptSet:
         return fill(self.templates[file], values)
 
     def grader_file(self, variant: str) -> str:
-        """Return the file of a variant of the grader's prompt, or raise an error if the variant is unknown."""
+        """Return the file name of a variant of the grader's prompt, or raise an error if the variant is unknown."""
         file = f"grade-{variant}.txt"
         if file not in self.templates:
             known = f"Its grader prompts: {', '.join(self.grader_variants) or 'none'}. To add this one, write {file}."
@@ -304,7 +305,7 @@ _SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 @lru_cache(maxsize=256)
 def _parts(template: str) -> tuple[str, ...]:
-    """Split a template into alternating texts and slots; cached, because large data sets fill it a million times."""
+    """Split a template into alternating texts and slots; cached, because a large data set fills it a million times."""
     return tuple(_SLOT.split(template))
 
 
@@ -400,7 +401,7 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
 
 
 _shipped_set = cache(_set_in)
-"""Loads a shipped set with a cache, because a run needs it a dozen times."""
+"""Loads a shipped set and caches it, because a run needs the set a dozen times."""
 
 
 def copy_prompts(name: str, folder: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """The k + 3 criteria of a text, and the labels by which a grader's reply may name them.
 
-`rubric_of` makes the criteria in the words of a prompt set. `Rubric.criterion_of` finds the criterion of a label, whose
-numbering, maximum points and lead-ins such as "correctly illustrates" do not matter.
+`rubric_of` makes the criteria in the words of a prompt set. `Rubric.criterion_of` finds the criterion of a label and
+ignores numbering, maximum points and lead-ins such as "correctly illustrates".
 
 The limit of a text counts sentences, or the units of its output format. It is smaller than the number of skills where
 possible, so that some unit must show two skills. `check_format` in `grading/points.py` checks texts.
@@ -31,7 +31,7 @@ class OutputFormat:
     fewest: int
     """The minimum number of units in a text."""
     room: int
-    """The smallest limit."""
+    """The minimum limit, which applies to small k."""
 
     def limit(self, k: int) -> int:
         """Return the maximum number of units in a text with k skills.
@@ -89,13 +89,13 @@ class Phrases:
     sense: str = "Makes sense"
     length: str = "Has at most {limit}"
     outcomes: OutcomePhrases | None = None
-    """Present if graders give outcomes instead of points."""
+    """The wording of the outcomes; None if graders assign points instead of outcomes."""
     format: FormatName | None = None
     """The output format of the experiment, which determines the limit and the point for length."""
 
     @property
     def wording(self) -> list[object]:
-        """Return all phrases to hash; without outcomes and a format, the hash equals that of older versions."""
+        """Return all phrases to hash; without outcomes and a format, the hash is the same as in older versions."""
         parts: list[object] = [self.skill, self.topic, self.sense, self.length]
         parts += [{"outcomes": list(self.outcomes)}] if self.outcomes else []
         return [*parts, {"format": self.format}] if self.format else parts
@@ -194,7 +194,7 @@ class Rubric:
 
 
 def sentence_limit(k: int) -> int:
-    """Return the limit of k - 1 sentences (arXiv 2310.17567)."""
+    """Return the maximum number of sentences: k - 1, but at least one (arXiv 2310.17567)."""
     return max(1, k - 1)
 
 
@@ -204,7 +204,7 @@ def length_limit(k: int, form: FormatName | None = None) -> int:
 
 
 def limit_in_words(limit: int, form: FormatName | None = None) -> str:
-    """Word a limit for a prompt.
+    """Express a limit in words for a prompt.
 
     >>> limit_in_words(1), limit_in_words(4), limit_in_words(2, "list")
     ('one sentence', 'four sentences', 'two items')
@@ -306,7 +306,7 @@ class LabelForms(NamedTuple):
 
 @lru_cache(maxsize=1 << 13)
 def label_forms(label: str) -> LabelForms:
-    """Return the forms of a label to compare with those of criteria.
+    """Return the forms of a label that are compared with the labels of criteria.
 
     >>> label_forms("2. Correctly illustrates a metaphor (1 point)").without_lead_in
     ['a metaphor', 'metaphor']

@@ -7,7 +7,7 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""Within this distance of the limit, in US dollars, all reserved amounts are summed again."""
+"""If the reserved total is this close to the limit in US dollars, it is recomputed from the individual amounts."""
 
 
 class Task(NamedTuple):
@@ -34,11 +34,11 @@ class Budget:
         self._max_usd = max_usd
         self._reserved: dict[CallKey, float] = {}
         self._held: set[CallKey] = set()
-        """Calls that an earlier invocation sent in batches and that this invocation has not reserved yet."""
+        """Calls in batches of an earlier invocation that have reserved amounts but have not been queued again."""
         self._shares: dict[CallKey, float] = {}
         """For calls that an earlier invocation sent in batches, the price as a share of the current price."""
         self._reserved_usd = 0.0
-        """The approximate sum of all reserved amounts, because additions and subtractions round."""
+        """The sum of all reserved amounts. It is approximate, because rounding errors accumulate."""
 
     def reserve(self, task: Task) -> bool:
         """Reserve the worst-case cost of a call; return False if the call would exceed a limit."""
@@ -60,7 +60,7 @@ class Budget:
         return price.worst(task.request) if price else None
 
     def hold(self, key: CallKey, worst: float, share: float = 1.0) -> None:
-        """Reserve the worst-case cost of a call in a batch, which costs a share of the model's current price."""
+        """Reserve the worst-case cost of a call in a batch, given its price as a share of the model's current price."""
         self._held.add(key)
         self._shares[key] = share
         self._reserved[key] = worst
@@ -87,7 +87,7 @@ class Budget:
         return cost
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """Add the cost to an outcome. If token counts are missing or impossible, this is the worst-case cost."""
+        """Add the cost to an outcome: the worst-case cost if token counts are missing or impossible."""
         worst = self._reserved.pop(task.request.key, 0.0)
         self._reserved_usd -= worst
         price = self._prices[task.model]
@@ -95,7 +95,7 @@ class Budget:
             return outcome
         if price.is_zero:
             return outcome.with_cost(0.0)
-        # If a server reports zero tokens for a prompt or a text, it has not counted them.
+        # A server that reports zero tokens for a prompt or a text has not counted the tokens.
         has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
         cost = self._cost(task, price, counted, worst)

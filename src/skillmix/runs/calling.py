@@ -27,9 +27,9 @@ from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
-"""The most open conversations if skillmix itself runs a model, because a model on a GPU can serve thousands."""
+"""The maximum number of open conversations if skillmix itself runs a model. On a GPU, a model can serve thousands."""
 _MAX_OPEN_IN_BATCHES: Final = 1_000_000
-"""With batches, every conversation is open, because one batch contains the first turns of all conversations."""
+"""The maximum number of open conversations with batches, because one batch contains the first turns of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StepContext:
     cluster: RayCluster | None = None
     """The Ray cluster whose workers open the models of steps; None if this process opens them."""
     batch_wait: float = WAIT
-    """Seconds without a result after which a step stops waiting for its batches. With 0, it does not wait at all."""
+    """A step stops waiting for its batches after this many seconds without a result; with 0, it does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Calls:
 
     step: str
     students: tuple[str, ...]
-    """Empty in a grading step, which generates no texts."""
+    """The students to call. A grading step has none, because it generates no texts."""
     graders: tuple[str, ...]
 
     def models(self, experiment: Experiment) -> dict[str, Settings]:
@@ -101,7 +101,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
             if counts.stopped:
                 break
     if calls.students:
-        counts.left_out = 0  # skipped in one pass but made in another
+        counts.left_out = 0  # calls skipped in one pass are made in another
 
 
 def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]]:
@@ -196,7 +196,7 @@ async def opened_models(
     say: Callable[[str], None],
     cluster: RayCluster | None = None,
 ) -> dict[str, Model]:
-    """Open the models of a step by the names that tasks use; names that refer to the same local model share one."""
+    """Open the models of a step by the names that tasks use; names of the same local model share one instance."""
     if cluster is not None:
         cluster.use(is_local=any(provider_of(str(settings.asked)).is_in_process for settings in used.values()))
     models: dict[str, Model] = {}
@@ -228,11 +228,11 @@ class FirstTurns:
         self._journal = journal
         self._counts = counts
         self._done: dict[str, dict[tuple[str, int], int]] = {}
-        """By student, the number of calls of each conversation."""
+        """The number of calls of each conversation, by student."""
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
-        """Yield the first turn of each unfinished conversation, once even if several cells share the conversation.
+        """Yield the first turn of each unfinished conversation, only once if several cells share the conversation.
 
         A conversation that has all its calls is checked for unparseable votes. The first conversation of each cell is
         always yielded, so that a changed setting is detected.

@@ -58,7 +58,7 @@ class Conversations:
         prompts = [self._student_prompts(student, one)[0] for one in asked]
         key = GenerateKey(student, combination.id, generation, 1 if self.turns_of(student) > 1 else ONLY_TURN)
         name = settings.prompts or self._experiment.prompts
-        if name not in self._worked_turns:  # the same objects for every conversation, so that each is hashed only once
+        if name not in self._worked_turns:  # all conversations share these objects, so that each is hashed only once
             self._worked_turns[name] = _messages(self._prompts[name].worked_turns())
         lead = _messages(self._prompts[name].lead_turns(self._catalog, combination))
         before = (*self._system(settings), *self._worked_turns[name], *lead)
@@ -111,7 +111,7 @@ class Conversations:
         return not wanted
 
     def _is_readable(self, combination: Combination, text: str, reply: Reply) -> bool:
-        """Whether every point can be parsed from a grader's reply, with the same parser that scores use."""
+        """Whether every point can be parsed from a grader's reply, with the parser that scoring uses."""
         phrases = self._prompts[self._experiment.prompts].phrases
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         return read_grades(rubric, reply.text, text=text).points is not None
@@ -121,7 +121,7 @@ class Conversations:
         return self._prompts_of(student).turns
 
     def votes_wanted(self) -> int:
-        """Return the number of votes on a text worth grading."""
+        """Return the number of votes that a text needs if it is graded at all."""
         return sum(self._experiment.graders[grader].votes for grader in self._model_graders)
 
     def has_part(self, key: CallKey) -> bool:
@@ -153,7 +153,7 @@ class Conversations:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _task(self, key: CallKey, messages: tuple[Message, ...], subject: Subject | None = None) -> Task:
-        """Make the task for a call to a student, whose subject follows from its key, or to a grader."""
+        """Make the task for a call. The subject of a student's call follows from its key; a grader's must be passed."""
         settings: StudentSettings | GraderSettings
         if isinstance(key, GradeKey):
             name, settings = f"grader:{key.grader}", self._experiment.graders[key.grader]
@@ -186,7 +186,7 @@ def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 def model_name(model: str) -> str:
-    """Return the model name in requests. For a checkpoint trained here, it includes the training data."""
+    """Return the model name in requests. The name of a checkpoint trained here includes a hash of its lineage."""
     spec = parse_spec(model)
     lineage = lineage_of(model)
     return f"{spec.provider}:{spec.name}" + (f"#{lineage.identity}" if lineage else "")

@@ -35,7 +35,7 @@ _CACHE_KB: Final = 32 * 1024
 Messages are stored by their hashes, so every row touches pages all over the file.
 """
 _LONGEST_REASON: Final = 120
-_RESTORE: Final = "Nothing was changed. Restore the file from a copy."
+_RESTORE: Final = "Nothing was changed. Restore the file from a backup."
 _TROUBLES: Final = {
     sqlite3.SQLITE_FULL: (
         "cannot be written: the disk is full",
@@ -83,7 +83,7 @@ def telling_what_broke(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Connection:
-    """Connect to a file, migrating it to this version first. With `write`, the caller must have locked the file.
+    """Connect to a file after migrating it to the current version. With `write`, the caller must have locked the file.
 
     The pages of the file are checked first, unless the caller reads only a few rows.
     """
@@ -142,7 +142,7 @@ def _version_of(path: Path) -> int:
 
 
 def _migrate(path: Path, version: int) -> None:
-    """Upgrade a file to this version, and keep a copy of the old file. The caller must have locked the file."""
+    """Upgrade a file to the current version, and keep a copy of the old file. The caller must have locked the file."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         former = path.with_name(f"{path.name}.version-{version}")
@@ -172,7 +172,7 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 @lru_cache(maxsize=64)  # a command may open a file several times
 def _fault_of(path: Path, state: tuple[int, ...], *, is_checked: bool) -> str:
-    """Describe how the tables differ from this version, or what `quick_check` finds; empty if nothing is wrong.
+    """Describe how the tables differ from the current version, or what `quick_check` finds; empty if nothing is wrong.
 
     Triggers and views count as differences because they are code. `quick_check` covers pages, types of values and
     CHECKs.

@@ -1,7 +1,7 @@
 """The journal: every model call is one row of `run.sqlite`, which is written before the reply is used.
 
-Rows are found by their keys, so a crash, another order or a longer run cannot misalign them. A resumed run makes the
-calls whose keys are missing. A batch is recorded with its tag and its calls before any of it is sent. Each step is
+Rows are found by their keys, so a crash, a different order or a longer run cannot misalign them. A resumed run makes
+the calls whose keys are missing. A batch is recorded with its tag and its calls before any of it is sent. Each step is
 recorded before the next one begins: the uploaded file before the batch is created, and the batch before it is polled.
 After a crash, the batch can be found at its provider by its tag, so that no call is paid for twice.
 """
@@ -66,13 +66,13 @@ class Attempt(NamedTuple):
     cost_usd: float | None = None
     """The amount that an attempt without a reply may have cost."""
     stored: Outcome | None = None
-    """The outcome under the call's key; None if the call has no outcome yet."""
+    """The outcome to store under the call's key; None if the call is not finished."""
     wait: float | None = None
     """Seconds until the call is retried; None if it is not retried."""
 
 
 class JournalWriter(AbstractContextManager["JournalWriter"]):
-    """Adds calls to a file. Only one process at a time can. The kernel releases its lock when the process dies."""
+    """Adds calls to a file, which it locks. The kernel releases the lock when the process dies."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +101,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self._lock.release()
 
     def into_one_file(self) -> None:
-        """Move the contents of the file's log into the file, so that a copy of the file alone is complete.
+        """Move the contents of the write-ahead log into the file, so that a copy of the file alone is complete.
 
         If another connection reads older rows or the disk is full, rows stay in the log, which is durable as well.
         """
@@ -126,7 +126,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         if self._file_identity() != self._identity:
             raise UserError(
                 f"The journal {self.path} was deleted or replaced while this process was writing to it.",
-                hint="No more calls were made. Restore the file from a copy, or rerun the command to start over.",
+                hint="No more calls were made. Restore the file from a backup, or rerun the command to start over.",
             )
         with telling_what_broke(self.path):
             before = self.connection.execute("PRAGMA synchronous").fetchone()[0] if is_durable else None
@@ -157,7 +157,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
         """Store outcomes in one transaction; return how many were new.
 
-        Importing a different reply under a stored key is an error, because the source of the import has changed.
+        Importing a different reply under a stored key is an error, because it means that the source has changed.
         """
         new = 0
         with self.transaction():
@@ -169,7 +169,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 elif origin != "call" and getattr(stored, "text", None) != getattr(outcome, "text", None):
                     raise UserError(
                         f"{request.key} is already in the journal with another reply.",
-                        hint="Nothing of this import was stored. Choose another run name for changed texts.",
+                        hint="Nothing from this import was stored. Choose another run name for changed texts.",
                     )
         return new
 
@@ -195,7 +195,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self._put_calls([(one.request, one.stored) for one in attempts if one.stored is not None])
             for one in attempts:
                 if one.stored is None and isinstance(one.outcome, CallProblem) and one.outcome.kind == "passing":
-                    # An attempt in a batch is finished and billed, so the call is no longer in a batch.
+                    # The attempt in the batch has ended and was charged, so the call is no longer part of the batch.
                     where, values = where_key(one.request.key)
                     self.connection.execute(f"DELETE FROM call WHERE {where} AND status = 'submitted'", values)
 
@@ -213,7 +213,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self.connection.executemany(_PUT_CALL, rows)
 
     def put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
-        """Record a request as part of a batch with its worst-case cost, replacing a problem or an earlier batch."""
+        """Record a request as part of a batch with its worst-case cost; replace a stored problem or earlier batch."""
         if self.find(request) is not None:
             raise ValueError(f"{request.key} has its outcome")
         where, values = where_key(request.key)
@@ -287,7 +287,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self.connection.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", (str(request.key), cost_usd, now()))
 
     def count_conversations(self, conversations: Iterable[StudentConversation]) -> None:
-        """Record that a step now uses conversations that an earlier version had prefetched."""
+        """Record that a step now uses conversations that an earlier version of skillmix prefetched."""
         if self.connection.execute("SELECT 1 FROM uncounted LIMIT 1").fetchone():
             query = "DELETE FROM uncounted WHERE student = ? AND combination = ? AND generation = ?"
             with self.transaction():
@@ -369,7 +369,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         if is_complete and len(found) < len(wanted):
             raise UserError(
                 f"The journal lacks {len(wanted) - len(found)} of its combinations.",
-                hint="It is damaged. Restore it from a copy.",
+                hint="It is damaged. Restore it from a backup.",
             )
         return found
 
@@ -380,12 +380,12 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         if len(found) < len(wanted):
             raise UserError(
                 f"The journal is damaged: {len(wanted) - len(found)} messages are missing.",
-                hint="Nothing was changed. Restore it from a copy.",
+                hint="Nothing was changed. Restore the journal from a backup.",
             )
         return found
 
     def _with(self, table: str, key: str, columns: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield rows from all files whose key is one of many values. Each query contains only some of the values."""
+        """Yield the rows with any of many keys from all files; split the keys over several queries."""
         for file in self._files:
             found: set[str] = set()
             for start in range(0, len(wanted), _AT_ONCE):
@@ -505,7 +505,7 @@ class Submissions:
             self._connection.execute(query, (*values.values(), now(), tag))
 
     def forget(self, tag: str) -> None:
-        """Drop a batch and those of its calls that have no outcome, which then count as missing again."""
+        """Drop a batch and its calls without an outcome, which then count as missing again."""
         with self._journal.transaction():
             self._connection.execute("DELETE FROM call WHERE status = 'submitted' AND batch = ?", (tag,))
             self._connection.execute("DELETE FROM batch WHERE tag = ?", (tag,))
@@ -527,7 +527,7 @@ class Submissions:
         return given_up
 
     def lost(self, model: str) -> int:
-        """Count the batches of a model that may exist but were abandoned since results were last read."""
+        """Count the batches of a model that were abandoned, but may exist, since results were last read."""
         query = (
             "SELECT count(*) FROM batch WHERE model = ? AND state != 'read' "
             "AND tag NOT IN (SELECT batch FROM call WHERE status = 'submitted') "

@@ -45,13 +45,13 @@ _OLD_FILES: Final = (
 )
 _KEEP: Final = "before-migration"
 _WORK: Final = ".migration-"
-_RESTORE: Final = "Nothing was changed. Restore it from a copy."
+_RESTORE: Final = "Nothing was changed. Restore it from a backup."
 
 
 def state_folder(run: Path) -> Path:
     """Return the folder with the `run.sqlite` of a run. If needed, create the file from an earlier version's files.
 
-    The folder is the run's own, or a temporary folder if the run is from an earlier version and read-only.
+    This is the run's folder, or a temporary folder if the run is read-only and was made by an earlier version.
     """
     if (run / RUN_FILE).exists():
         if (run / "journal" / _CALLS).exists():  # an earlier migration was killed before it had moved the old files
@@ -67,8 +67,8 @@ def state_folder(run: Path) -> Path:
 
 def _gone(run: Path, file: str) -> UserError:
     return UserError(
-        f"{run} records calls, but its journal is missing: there is no {run / file}.",
-        hint=f"Restore {file} from a copy. To repeat (and pay for) all calls, delete {run} first.",
+        f"{run} has made calls, but its journal is missing: there is no {run / file}.",
+        hint=f"Restore {file} from a backup. To repeat (and pay for) all calls, delete {run} and rerun the command.",
     )
 
 
@@ -87,7 +87,7 @@ def _migrated(run: Path) -> Path:
             rmtree(work, ignore_errors=True)
             raise
         if not can_write:
-            say(f"{run} is of an earlier version and cannot be written; it is read from a temporary copy")
+            say(f"{run} was made by an earlier version and is read-only, so a migrated temporary copy is used")
             atexit.register(rmtree, work, ignore_errors=True)
             return work
         if (work / "people").exists():
@@ -96,7 +96,7 @@ def _migrated(run: Path) -> Path:
         (work / RUN_FILE).rename(run / RUN_FILE)
         rmtree(work)
         _put_old_files_away(run)
-        say(f"{run} is of an earlier version: it is now in {RUN_FILE}, and its old files are in {_KEEP}")
+        say(f"{run} was made by an earlier version; it was migrated to {RUN_FILE}, and its old files are in {_KEEP}")
     return run
 
 
@@ -104,13 +104,13 @@ def _put_old_files_away(run: Path) -> None:
     for pattern in _OLD_FILES:
         for path in run.glob(pattern):
             target = run / _KEEP / path.relative_to(run)
-            with suppress(OSError):  # these files are not needed, wherever they are
+            with suppress(OSError):  # the migrated run does not need these files
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
 
 
 def _write_new_files(run: Path, work: Path) -> None:
-    """Write and check the new files in a folder. The old ones are only read."""
+    """Write and check the new files in a folder. The old files are only read."""
     journal, finished, entries = run / "journal", _finished(run), _json(run / "manifest.json")
     manifest = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     noted = [str(name) for name, *_ in finished.get("journal", ()) if str(name).endswith(".sqlite")]
@@ -150,13 +150,16 @@ _KIND: Final = {
     1: "CASE WHEN problem_kind = 'final' AND (stage = 'grade' OR problem = 'prompt too long') THEN 'failed' "
     "ELSE problem_kind END"
 }
-"""Version 1 blamed the student for a prompt that was too long and for a grader's refusal, which was wrong."""
+"""By version, the SQL that corrects the kind of a problem.
+
+Version 1 wrongly blamed the student for an overlong prompt and for a grader's refusal.
+"""
 
 
 def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: bool) -> None:
     """Copy the rows of a journal file, and check that all were copied. `shown` is the name of the file in errors."""
     with telling_what_broke(shown):
-        with closing(sqlite3.connect(file)) as old:  # SQLite completes the copy from its log
+        with closing(sqlite3.connect(file)) as old:  # opening the file makes SQLite apply its log
             version = old.execute("PRAGMA user_version").fetchone()[0]
             sound = old.execute("PRAGMA quick_check(1)").fetchone()[0]
             if old.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID or version not in (1, 2, 3):
@@ -193,7 +196,7 @@ def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: b
             "EXCEPT SELECT call, outcome, reason, seconds, at FROM attempt",
         ]
         if any(new.execute(f"SELECT count(*) FROM ({check})").fetchone()[0] for check in checks):
-            raise UserError(f"The journal {shown} is damaged: some rows of it cannot be copied.", hint=_RESTORE)
+            raise UserError(f"The journal {shown} is damaged: some of its rows cannot be copied.", hint=_RESTORE)
         new.execute("DETACH old")
 
 
@@ -219,7 +222,7 @@ def _write_state(
         texts += [(json.dumps(document, ensure_ascii=False), {}) for document in documents]
     if (run / "experiment.yaml").exists():
         text = (run / "experiment.yaml").read_text(encoding="utf-8")
-        # If an invocation found everything finished, it says nothing about how the run was made.
+        # An invocation that made no calls says nothing about how the run was made.
         made = [entry for number, entry in enumerate(manifest) if number == 0 or entry.get("called") != 0]
         texts += [(text, dict(entry)) for entry in made or [{}]]
     for number, (text, facts) in enumerate(texts, start=1):
@@ -238,7 +241,7 @@ def _write_state(
             )
     for step, stored in finished.get("steps", {}).items():
         inputs = dict(_inputs(stored["depends_on"]))
-        if "the run" not in inputs and "the texts of the run" not in inputs:  # such steps rerun without calls
+        if "the run" not in inputs and "the texts of the run" not in inputs:  # such steps are rerun, without calls
             result = {name: value for name, value in stored["made"].items() if name != "rows"}
             write_step(new, step, StepRecord(inputs, result, float(stored.get("seconds", 0.0))), now())
 

@@ -1,7 +1,7 @@
 """People's answers about texts: the format of the answers, and one journal file for each person.
 
 A document contains one vote, which is 1, 0, or null for "unsure", for each criterion that people are asked about.
-People are not asked about the length, because code counts it. An unsure vote is an unknown point, never a zero.
+People are not asked about the length, because code checks it. An unsure vote is an unknown point, never a zero.
 
 People can answer while the experiment runs, and a person who read a copy of the run on another machine can send back a
 single file. Therefore, each person has a separate file with its own lock, and every stored answer is in the file
@@ -133,7 +133,7 @@ def raters_of(folder: Path) -> list[str]:
 def rater_model(folder: Path, rater: str) -> str | None:
     """Return the model of a rater: `person`, or a simulated rater's model string.
 
-    None if the rater has no answer yet.
+    None if the rater has not answered yet.
     """
     if not rater_file(folder, rater).exists():
         return None

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 Bound = Literal["about", "at least", "at most"]
 LINE_EVERY: Final = 15.0
-"""Seconds between two lines if there is no terminal."""
+"""Seconds between two progress lines if standard error is not a terminal."""
 _LOOK_EVERY: Final = 0.5
 _RECENT: Final = 60.0
 """The time window for measuring the speed, in seconds."""
 _REFRESHES_A_SECOND: Final = 4
 _SHORTEST: Final = 0.2
-"""The shortest measurement that counts, in seconds."""
+"""The minimum duration of a speed measurement, in seconds."""
 _ENOUGH_SECONDS: Final = 10.0
 _ENOUGH_SHARE: Final = 0.1
-"""A measurement requires at least two units, and either ten seconds or a tenth of its step."""
+"""The share of a step's units that is enough to measure its speed in fewer than `_ENOUGH_SECONDS` seconds."""
 _NARROW: Final = 50
 """The width in columns below which a terminal shows only the percentage and the time left."""
 _UNCOUNTED: Final = ("report", "annotate", "graders")
-"""Kinds of steps whose units mean nothing to a reader."""
+"""Kinds of steps that are shown without counts, because their units mean nothing to users."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Work:
     pace: float | None = None
     """Seconds per unit, measured recently; None until the first measurement."""
     marks: deque[tuple[float, int]] = field(default_factory=deque)
-    """The times and counts of recent units. The time before the first units does not count."""
+    """Recent times, each with the number of units completed by then. The first unit starts the measurement."""
     detail: str = ""
 
     @property
@@ -111,7 +111,7 @@ def say(line: str) -> None:
 
 
 class RunProgress:
-    """The steps of a run with their progress. Only planned steps are shown."""
+    """Shows the progress of the planned steps of a run."""
 
     def __init__(self, works: Sequence[Work] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._steps = {work.name: replace(work) for work in works}
@@ -137,7 +137,7 @@ class RunProgress:
             step.total, step.bound = total, bound or step.bound
 
     def begin(self, name: str) -> None:
-        """Show that a step with work begins."""
+        """Show that a step begins and has work to do."""
         step = self._steps.get(name)
         if step is None or step.started is not None:
             return
@@ -192,8 +192,9 @@ class RunProgress:
     def estimate(self) -> tuple[float, str]:
         """Estimate the finished share of the run, and the time left in words, which is empty until a step is measured.
 
-        A step uses its own speed, or else the speed of the last step of its kind. A unit of an unmeasured kind counts
-        as much as an average unit of the other kinds. The share never falls, even if a better estimate finds more work.
+        The estimate uses the speed of the step, or else the speed of the last step of its kind. A unit of an unmeasured
+        kind counts as much as an average unit of the measured kinds. The share never falls, even if a better estimate
+        finds more work.
         """
         paces = {step.kind: step.pace for step in self._steps.values() if step.pace}
         usual = sum(paces.values()) / len(paces) if paces else 1.0
@@ -252,7 +253,7 @@ class RunProgress:
             redirect_stdout=False,
         )
         bar.start(refresh=True)
-        console.show_cursor(True)  # a killed process could not show the cursor again
+        console.show_cursor(True)  # the bar hides the cursor, which a killed process could not restore
         return bar
 
 
@@ -291,11 +292,11 @@ def _call_words(rate: float | None, *, cost_usd: float, retried: int) -> str:
     """Describe the speed, cost and retries of a step that makes calls.
 
     >>> _call_words(0.25, cost_usd=0.0, retried=0), _call_words(1200.4, cost_usd=1.5, retried=3)
-    ('0.25/s', '1,200/s, 1.50 US dollars, 3 tried again')
+    ('0.25/s', '1,200/s, 1.50 US dollars, 3 retried')
     """
     facts = [
         (f"{rate:.2f}/s" if rate < 10 else f"{rate:,.0f}/s") if rate else "",
         f"{dollars(cost_usd)} US dollars" if cost_usd else "",
-        f"{whole(retried)} tried again" if retried else "",
+        f"{whole(retried)} retried" if retried else "",
     ]
     return ", ".join(filter(None, facts))

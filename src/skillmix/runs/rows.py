@@ -51,9 +51,8 @@ def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", 
     """Encode a finished call, with the hash of its reply instead of the reply."""
     done: tuple[object, ...]
     if isinstance(outcome, Reply):
-        reply = content_address(
-            "assistant", outcome.text
-        )  # the text of a reply is already clean, like the text of a message
+        # `Reply` has already cleaned its text, as `Message` does.
+        reply = content_address("assistant", outcome.text)
         counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
         done = ("done", reply, *counts, None, None, None, json_text(outcome.not_sent))
     else:
@@ -63,7 +62,7 @@ def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", 
 
 
 def row_of_submitted(request: Request, worst: float | None, tag: str) -> tuple[object, ...]:
-    """Encode a call in a batch, with its worst-case cost as its cost."""
+    """Encode a call in a batch, with the worst-case cost in the cost column."""
     done = ("submitted", None, None, None, None, worst, None, None, None, "[]")
     return (*_key_values(request.key), *_settings_of(request), *done, "call", tag, now())
 
@@ -113,13 +112,13 @@ def combination_of_row(row: Sequence[Any]) -> Combination:
     except (ValueError, TypeError, RecursionError, UserError):
         is_whole = False
     if not is_whole:
-        raise _damaged(f"what combination {row[0]} stands for")
+        raise _damaged(f"the combination {row[0]}")
     return combination
 
 
 def _damaged(what: str) -> UserError:
     what = " ".join(what.split())[:_LONGEST_NAME]  # a damaged journal can contain any name
-    return UserError(f"The journal is damaged: {what} cannot be read.", hint="Restore it from a copy.")
+    return UserError(f"The journal is damaged: {what} cannot be read.", hint="Restore it from a backup.")
 
 
 _LONGEST_NAME: Final = 200
@@ -246,14 +245,14 @@ def changed_keys(before: Mapping[str, object], now: Mapping[str, object], keys: 
 
 def _change(name: str, before: object, now: object) -> str:
     if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
-        return name  # its values would fill the message
+        return name  # its values are too long for a message
     old, new = ("not set" if value is None else shortened(str(value)) for value in (before, now))
     return f"{name} ({old} → {new})"
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentVersion:
-    """An experiment of a run, and the environment that ran it, which older runs may not have recorded."""
+    """An experiment of a run, and the environment that ran it; older runs may not have recorded the environment."""
 
     version: int
     yaml: str
@@ -287,7 +286,7 @@ class RunState:
     """The state of a run, except its calls."""
 
     versions: tuple[ExperimentVersion, ...] = ()
-    """The experiments of the run. The current experiment is the last."""
+    """The experiments of the run, oldest first. The last one is current."""
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each step, the combinations that its draws skip because one of the step's students was trained on them."""
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
@@ -327,7 +326,7 @@ def read_state(connection: sqlite3.Connection) -> RunState:
 
 
 def _object(text: str, name: str) -> dict[str, Any]:
-    value = json_of_row(text, f"what is noted about {name}")
+    value = json_of_row(text, f"the record of {name}")
     return value if isinstance(value, dict) else {}
 
 

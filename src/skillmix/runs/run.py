@@ -2,7 +2,7 @@
 
 `open_run` opens an existing run, and `new_run` returns a run that may not exist yet. A command opens a `Run` once and
 passes it on, so the experiment is read and checked only once. An imported run has an experiment as well, without steps,
-students and graders, so that readers can treat all runs alike.
+students and graders, so that other code can treat all runs alike.
 """
 
 import json
@@ -52,7 +52,7 @@ from skillmix.runs.verdicts import RunGrader as RunGrader
 
 _T = TypeVar("_T")
 TURNS: Final = 2
-"""The number of turns in skillmix's own conversations."""
+"""The number of turns in a conversation, unless its prompt set defines only one turn."""
 _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude", "format")
 """Settings that cannot change in a run. More combinations, samples, rounds, k, students or graders only extend it."""
 
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether the run has an experiment, either its own or that of an import."""
+        """Whether the run has an experiment, which may be imported."""
         return bool(self.state.versions)
 
     def step(self, name: str) -> Path:
@@ -114,7 +114,7 @@ class Run:
 
     @contextmanager
     def write(self) -> Iterator[JournalWriter]:
-        """Open the journal for writing, which only one process at a time can do."""
+        """Open the journal for writing. Only one process at a time can open it this way."""
         if self._state_folder != self.path:
             raise UserError(f"{self.path} cannot be written.", hint="Check the permissions of the folder.")
         with JournalWriter(self.file) as journal:
@@ -159,7 +159,7 @@ class Run:
 
     @property
     def excluded(self) -> Mapping[str, frozenset[str]]:
-        """Return the combinations that each step's draws skip because one of its students was trained on them."""
+        """Return the combinations that each step's draws skip because a student of the step was trained on them."""
         return self.state.excluded
 
     def exclude(self, step: str, combinations: frozenset[str]) -> None:
@@ -186,7 +186,7 @@ class Run:
         """Return the wall-clock seconds of finished steps.
 
         Steps that read the whole run are omitted, because a report cannot show its own time and must not change when it
-        is written again.
+        is regenerated.
         """
         records = {step.name: self.finished(step.name) for step in self.experiment.steps if not step.reads_whole_run}
         return {name: record.seconds for name, record in records.items() if record is not None and record.seconds}
@@ -207,7 +207,7 @@ class Run:
         )
 
     def note_invocation(self, notes: Mapping[str, object], *, machine: str | None = None) -> None:
-        """Record the versions and the machine that changed the run, and other facts about the command."""
+        """Record the software versions and the machine of this invocation, and other facts about the command."""
         last = self.state.versions[-1]
         plain = dict(json.loads(json.dumps(notes)))
         known = replace(last, skillmix=__version__, python=platform.python_version(), machine=machine, notes=plain)
@@ -224,7 +224,7 @@ class Run:
         """Return the current experiment as it was resolved when the run was created or last continued."""
         document = yaml.safe_load(self.yaml)
         if not isinstance(document, dict):
-            raise UserError(f"{self.file} is damaged: it has no experiment.", hint="Restore it from a copy.")
+            raise UserError(f"{self.file} is damaged: it has no experiment.", hint="Restore it from a backup.")
         return document
 
     @property
@@ -366,7 +366,7 @@ class Run:
     # Starting and continuing
 
     def require_same_import(self, document: Mapping[str, object]) -> None:
-        """Raise an error if the run already exists with settings that differ from those of the import."""
+        """Raise an error if the run already exists with settings that differ from the import's settings."""
         if not self.exists:
             return
         if not self.is_imported:
@@ -386,8 +386,8 @@ class Run:
         """Return an experiment as the run stores it; raise an error if the existing run cannot continue with it."""
         document: dict[str, object] = experiment.model_dump(mode="json")
         document["catalog_hash"] = catalog.content_hash()
-        # Hash the prompts for graders and the default prompts for students, because a folder can change under the same
-        # name.
+        # Hash the prompts for graders and the default prompts for students, because a prompt folder can change without
+        # a change of name.
         document["prompts_hash"] = load_prompts(experiment.prompts).content_hash()
         if self.exists:
             self._require_equal(document, _FIXED, "name for the experiment")
@@ -400,7 +400,7 @@ class Run:
 
     @contextmanager
     def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:
-        """Make an experiment the current one; restore the former one if an error occurs before anything is made."""
+        """Make an experiment the current one; if an error occurs before any result is made, restore the former one."""
         former = self.state
         self.continue_with(experiment, catalog)
         try:
@@ -419,8 +419,8 @@ class Run:
         changed = changed_keys(self.document, document, keys)
         if changed:
             raise UserError(
-                f"The run {self.path} exists with another {', another '.join(changed)}.",
-                hint=f"Choose another {what}, or restore it.",
+                f"The run {self.path} already exists with another {', another '.join(changed)}.",
+                hint=f"Choose another {what}, or restore the old settings.",
             )
 
     def _store(self, document: Mapping[str, object]) -> None:
@@ -439,7 +439,7 @@ class Run:
         write_whole(self.path / "experiment.yaml", COPY_NOTE + text)
 
     def _forget(self) -> None:
-        """Drop everything that was read from the database."""
+        """Discard all cached data from the database."""
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 delattr(self, name)
@@ -475,7 +475,7 @@ def open_run(name: str) -> Run:
             if "frequency" in run.document:
                 raise UserError(
                     f"{name} is a run of skillmix frequency and has no scores: it counts skills in a corpus.",
-                    hint=f"Its result is in {path / 'frequencies.json'}; repeat the command to show it.",
+                    hint=f"Its result is in {path / 'frequencies.json'}; rerun the command to show it.",
                 )
             return run
     known = sorted(
@@ -501,7 +501,7 @@ def rules_named(name: str) -> Rules:
 def imported_document(
     run: Run, *, stage: str, catalog: Catalog | None = None, prompts: PromptSet | None = None
 ) -> dict[str, object]:
-    """Make the experiment.yaml of an imported run. `criteria` is the wording that was shown to its graders."""
+    """Make the experiment.yaml of an imported run. Its key `criteria` contains the wording that graders were shown."""
     return {
         "name": run.name,
         "seed": None,

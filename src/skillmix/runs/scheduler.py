@@ -1,7 +1,7 @@
 """Call models. Each outcome is journaled before it is used, and only missing calls are made.
 
 If the key of a task is in the journal, no call is made, and the stored outcome triggers the tasks that depend on it.
-Resuming a run is therefore the same as running it again.
+Resuming a run therefore means running it again.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ TRIES: Final = 12
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
-"""Maximum waits in seconds. If a server requests a longer wait, the wait is shortened to this time."""
+"""The longest wait in seconds that a server can request; a longer requested wait is shortened."""
 _FIRST_CALLS: Final = 10
-"""If a model refuses this many first calls, the fault is in the model and not in the requests."""
+"""A model that refuses this many of its first calls, without ever replying, counts as unusable."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
-"""Reasons for refusals that are never caused by the model."""
+"""Reasons for refusals that concern the prompt, so that they do not show that the model is unusable."""
 _GATHERING: Final = 0.01
-"""Seconds during which outcomes are collected for one transaction, which saves a fifth of the CPU time per call."""
+"""Seconds to collect outcomes for a single transaction, which saves a fifth of the CPU time per call."""
 _ASK_AGAIN_S: Final = 0.05
-"""Seconds after which a source without a task is checked again."""
+"""Seconds to wait before checking a source again that had no task."""
 _IN_A_ROW: Final = 64
-"""Number of tasks that start before control returns to the event loop, which takes as long as starting a task."""
+"""The number of tasks to start before yielding to the event loop, because yielding takes as long as starting one."""
 
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
@@ -71,7 +71,7 @@ class CallCounts:
     retried: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    """The cost of this invocation: counted by providers where possible, and otherwise the worst case."""
+    """The cost of this invocation, based on the providers' token counts or else on the worst case."""
     left_out: int = 0
     """Calls skipped because their models were not open."""
     stopped: StopReason | None = None
@@ -85,7 +85,7 @@ class Retries:
         self._most = TRIES if tries is None else tries
         self._first_wait = FIRST_WAIT if first_wait is None else first_wait
         self._tries: dict[CallKey, tuple[int, int]] = {}
-        """For each call, the number of attempts, and the number of attempts that moved to another server."""
+        """The numbers of attempts, and of attempts that moved to another server, for each call."""
         self._announced: set[str] = set()
 
     def wait_after(self, request: Request, problem: CallProblem) -> float | None:
@@ -230,7 +230,7 @@ class Scheduler:
         self._arrival.set()
 
     def _submit(self, task: Task, follow: Follow) -> None:
-        """Queue a task that must be called. If its outcome is in the journal, start the tasks that depend on it."""
+        """Queue a task whose call must be made. If its outcome is in the journal, start the tasks that depend on it."""
         waiting = deque([task])
         while waiting:
             task = waiting.popleft()
@@ -285,7 +285,7 @@ class Scheduler:
         return self._open - sum(model.resting for model in self._batched.values())
 
     def _start_held(self) -> None:
-        """Start the calls that the budget allows. The others wait until calls in flight cost less than reserved.
+        """Start the calls that the budget allows. Other calls wait until finished calls cost less than was reserved.
 
         Later parts of a conversation start first, so that texts are finished early and all models have work.
         """
@@ -336,8 +336,8 @@ class Scheduler:
         if outcome.kind == "final" and not isinstance(task.request.key, GenerateKey):
             outcome = replace(outcome, kind="failed")  # if a grader refuses, only its vote is missing
         attempt = self._charged(task, outcome, seconds)
-        # Use the calls that were sent first, not those that returned first, because a refusal returns faster than a
-        # reply.
+        # Count refusals among the calls that were sent first, not among those that returned first, because a refusal
+        # returns faster than a reply.
         is_refusal = outcome.kind == "failed" and outcome.reason not in _ABOUT_THE_PROMPT
         if is_refusal and task.model not in self._has_replied:
             self._first_refused[task.model] += task.request.key in self._first_calls[task.model]
@@ -481,7 +481,7 @@ def reacting_to_signals(react: Callable[[StopReason], None]) -> Iterator[None]:
     for reason, number in _SIGNALS.items():
         handler = signal.getsignal(number)
         if number != signal.SIGINT and handler == signal.SIG_IGN:
-            continue  # as under nohup
+            continue  # an ignored signal stays ignored, as under nohup
         try:
             loop.add_signal_handler(number, react, reason)
         except (NotImplementedError, RuntimeError, ValueError):

@@ -17,7 +17,7 @@ _NO_DECLARATION: Final[Mapping[str, object]] = {"tuned_from": None, "trained_on"
 
 
 def made_students(experiment: Experiment) -> dict[str, str]:
-    """Map each train step's student to its base, and each student called skill by skill to `joined:step:NAME`."""
+    """Map the student of each train step to its base, and each joined student to its reference `joined:step:NAME`."""
     asked = dict.fromkeys(reference for step in experiment.steps for reference in step.model_references)
     joined = {student_name(reference): reference for reference in asked if reference.startswith(JOINED)}
     return joined | {step.name: step.base for step in experiment.steps if step.stage == "train"}
@@ -53,7 +53,7 @@ def model_folder(run: Run, step: str) -> Path:
 
 
 def with_trained(experiment: Experiment, run: Run) -> Experiment:
-    """Return the experiment with the students that train steps have produced, each directly and in joined form."""
+    """Return the experiment with the students that train steps have produced, including joined students."""
     steps = {n: s.removeprefix(JOINED) if s.startswith(JOINED) else n for n, s in made_students(experiment).items()}
     trained = {}
     for name, step in steps.items():

@@ -1,7 +1,7 @@
 """The read path: every text of a run with its grades, streamed in key order, and a compact table of all texts.
 
 A journal yields the calls of students and of graders in the same order, so a merge-join of the two streams yields one
-conversation at a time. All readers of a run use this path, but they keep different data.
+conversation at a time. All code that reads a run uses this path, but keeps different data.
 
 `texts_with_ballots` yields one text at a time with all data about it. `text_table` keeps only the data that is required
 for scores, status and the choice of texts. This takes a few bytes per text, because even ten million conversations have
@@ -74,7 +74,7 @@ class WrittenConversation(NamedTuple):
     key: ConversationKey
     turns: tuple[Call, ...]
     text: StudentText | None
-    """None while the conversation is unfinished."""
+    """The final text; None while the conversation is unfinished."""
 
 
 class GradedConversation(NamedTuple):
@@ -178,18 +178,18 @@ def _text_of(
     if combination not in combinations:
         raise UserError(
             f"The journal lacks the combination {combination}.",
-            hint="It is damaged. Restore it from a copy.",
+            hint="It is damaged. Restore it from a backup.",
         )
     answer = answer_of(reply.text if reply else None, last.origin, turn_of(last))
     return StudentText(student, combinations[combination], generation, answer, reply.finish if reply else None)
 
 
 def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, tuple[Call, ...]]]:
-    """Group calls by conversation; raise an error if they are out of order, because a join would then lose some."""
+    """Group calls by conversation; raise an error if they are out of order, because a join would then lose calls."""
     before: ConversationKey | None = None
     for key, group in groupby(calls, key=lambda call: (call.key.student, call.key.combination, call.key.generation)):
         if before is not None and not before < key:
-            raise UserError("The journal is damaged: its calls are out of order.", hint="Restore it from a copy.")
+            raise UserError("The journal is damaged: its calls are out of order.", hint="Restore it from a backup.")
         before = key
         yield key, tuple(group)
 
@@ -499,7 +499,7 @@ def number_of(combination: str) -> int:
     if not _COMBINATION_ID.fullmatch(combination):
         raise UserError(
             f"The journal is damaged: {shortened(combination)!r} is not the id of a combination.",
-            hint="Restore it from a copy.",
+            hint="Restore it from a backup.",
         )
     return int(combination, 16)
 
@@ -580,7 +580,8 @@ def keep_table(run: Run) -> None:
         is_kept = any(journal.rows(_KEPT_TABLE, (name, inputs)))
     if not is_kept:
         content = text_table(run, rules).as_json()
-        with suppress(UserError), JournalWriter(run.file) as writer, writer.transaction():  # if no other writes
+        # If another process is writing, the table is not stored.
+        with suppress(UserError), JournalWriter(run.file) as writer, writer.transaction():
             writer.connection.execute("INSERT OR REPLACE INTO graded VALUES (?, ?, ?)", (name, inputs, content))
 
 

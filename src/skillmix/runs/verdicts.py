@@ -1,7 +1,8 @@
 """Grade a text by a model's votes, by code or by both, and run the code on all cores in parallel.
 
-With the grader `rules:`, code decides all points. With `rules:MODEL`, code decides the skills that have a checker, and
-a model decides the rest. A verdict is not a call, because it is computed from the text whenever a run is read.
+With the grader `rules:`, code awards all points. With `rules:MODEL`, code awards the points for skills that have a
+checker, and a model awards the rest. A verdict is not a call, because it is computed from the text whenever a run is
+read.
 
 Only `on_all_cores` distributes skillmix's own work over processes. A verdict is a pure function of a text and its
 catalog, so the results are the same for any number of workers.
@@ -52,13 +53,13 @@ class RunGrader:
     votes: int | None = None
     """The number of rounds that count; None for an imported grader, because all its rounds count."""
     has_code: bool = False
-    """Whether code decides the skills that have a checker."""
+    """Whether code awards the points for skills that have a checker."""
     asks_model: bool = True
-    """Whether a model votes; False if code decides alone."""
+    """Whether a model votes; False if only code grades."""
 
     @property
     def is_code_alone(self) -> bool:
-        """Whether code decides every point."""
+        """Whether code awards every point."""
         return self.has_code and not self.asks_model
 
     def counts(self, number: int) -> bool:
@@ -92,7 +93,7 @@ class JudgedText:
     words: tuple[str | None, ...] = ()
     """The words that show each requested skill."""
     masked: tuple[str | None, ...] = ()
-    """The same words with the topic's words masked."""
+    """The words that show each requested skill, with the topic's words masked."""
     woven: tuple[bool | None, ...] = ()
     """For each requested skill, whether the text shows it about the topic; None if the text does not show the skill."""
     unrequested: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ class JudgedText:
         return self.evidence.get(skill)
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
-        """Whether the text shows all its skills about the topic; None if unknown because a skill has no checker."""
+        """Whether the text shows all requested skills about the topic; None if a skill has no checker."""
         return self.all_woven
 
 
@@ -112,7 +113,7 @@ def judge_of(catalog: Catalog) -> "Judge":
     from skillmix.checkers.sense import prompt_texts
 
     require_trust(catalog.code)
-    remember_trusted(catalog.code)  # in a worker process, the catalog provides the judge
+    remember_trusted(catalog.code)  # a worker process receives the code with the catalog
     remember_figures(catalog.name, catalog.figures)
     requires_woven = catalog.woven == "required"
     shown = prompt_texts(catalog.skills)
@@ -140,12 +141,12 @@ def reading_of(verdict: "Verdict | JudgedText", skills: Iterable[str]) -> Readin
 
 
 def applicable_reasons(verdict: "Verdict | JudgedText", *, is_alone: bool) -> Mapping[str, str]:
-    """Return the code's reasons for denied points; if a model votes too, only those for skills with a checker."""
+    """Return the code's reasons for denied points; if a model votes too, only the reasons for skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 
 def has_checker(skill: str) -> bool:
-    """Whether code can decide a skill."""
+    """Whether code can check a skill."""
     from skillmix.checkers.registry import checker_of
 
     return checker_of(skill) is not None
@@ -236,7 +237,7 @@ def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int,
 def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: "Verdict | JudgedText | None") -> Ballot:
     """Make a grader's ballot on a text from a model's votes, the code's verdict, or both.
 
-    If a grader uses code, code decides the skills that have a checker, and the model's votes decide the rest.
+    If a grader uses code, code awards the points for skills that have a checker, and the model's votes the rest.
     """
     skills = text.combination.skills
     is_woven = verdict.is_woven(skills) if verdict is not None and grader.has_code else None
@@ -315,7 +316,7 @@ def on_all_cores(
 _code: list[RulesGrader] = []
 """Contains the grader of a worker process."""
 _trust: Final = ExitStack()
-"""Keeps the code that the parent process trusts trusted in a worker until the worker exits."""
+"""Makes a worker trust the same code as the parent process until the worker exits."""
 
 
 def _begin(catalog: Catalog, trust: Trust) -> None:
@@ -335,7 +336,7 @@ def _begin(catalog: Catalog, trust: Trust) -> None:
 def _results(
     function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item], code: RulesGrader | None = None
 ) -> list[_Result]:
-    """Return the results of a batch. Without `code`, the worker's own copy is used."""
+    """Return the results of a batch. Without `code`, the worker's copy of the grader is used."""
     return [function(code or _code[0], item) for item in batch]
 
 

@@ -31,7 +31,7 @@ _CERTAINLY_NOT: Final = ("no connection", "HTTP 429")
 """Temporary problems after which the batch does not exist. After any other problem, the batch may exist."""
 _MOST_FILE_LOOKS: Final = 60
 _MOST_LOST: Final = 2
-"""The most consecutive batches that may be lost before the step stops."""
+"""The number of consecutive batches that may be lost before the step stops."""
 _ABOUT_ROOM: Final = re.compile(r"token.?limit|enqueued|too many|quota.{0,40}batch|batch.{0,40}limit", re.IGNORECASE)
 """Matches rejections that no longer occur once other batches have ended or the batch is smaller."""
 _LEFT: Final = CallProblem("waiting", "in a batch", is_free=True)
@@ -40,23 +40,23 @@ _LOST: Final = CallProblem("passing", "lost with its batch")
 
 @dataclass(frozen=True, slots=True)
 class BatchPace:
-    """Waiting times in seconds, and limits on the number of polls."""
+    """Waiting times in seconds, and the limit on rejected batches."""
 
     first_look: float = 5.0
-    """From the creation of a batch to the first poll. Each later wait is 50% longer than the one before."""
+    """The wait from the creation of a batch to its first poll. Each later wait is 50% longer than the one before."""
     longest_wait: float = 120.0
-    """Between two polls of a batch."""
+    """The longest wait between two polls of a batch."""
     tick: float = 0.05
-    """Between two checks for calls that can join the next batch."""
+    """The wait between two checks for calls that can join the next batch."""
     settled: float = 60.0
-    """From the call that creates a batch until the batch counts as nonexistent if it is not in the provider's list."""
+    """The time after its creation request when a batch that the provider does not list counts as nonexistent."""
     late: float = 600.0
-    """From the end of a batch until its missing results count as nonexistent."""
+    """The time after the end of a batch when its missing results count as lost."""
     pause: float = 30.0
-    """From the rejection of a whole batch until the next batch. Each later pause is twice as long as the one before."""
+    """The wait from the rejection of a whole batch to the next batch. Each later wait is twice as long."""
     longest_pause: float = 600.0
     refusals: int = 3
-    """The most consecutive batches that the provider may reject for temporary reasons before the run stops."""
+    """The number of consecutive batches that may be rejected for temporary reasons before the run stops."""
 
 
 PACE = BatchPace()
@@ -69,7 +69,7 @@ class OpenBatch:
 
     stored: StoredBatch
     order: list[str]
-    """The ids of its calls, in the order of its lines.
+    """The ids of the calls, in the order of the lines in the batch.
 
     After a crash, these are only the ids of calls without an outcome.
     """
@@ -101,7 +101,7 @@ class OpenBatch:
 
 
 class Batched:
-    """Collects calls into batches and reads their results. Only one process per run does this."""
+    """Collects calls into batches and reads their results. Only one process per run may do this."""
 
     limits: Limits = Limits(may_rest=True)
 
@@ -133,7 +133,7 @@ class Batched:
         self._is_over = False
         self._is_leaving = False
         self._is_busy = False
-        """Whether a request to the provider is unanswered."""
+        """Whether a request to the provider is in flight."""
         self._most = client.dialect.most_requests
         self._not_before = 0.0
         self._pause = 0.0
@@ -143,7 +143,7 @@ class Batched:
         self.expects_more: Callable[[], bool] = lambda: False
         """Returns whether a call in flight elsewhere can trigger more calls."""
         self.look_around: Callable[[], None] = lambda: None
-        """Called at every poll to decide whether to stop waiting."""
+        """Called at every poll; may stop the wait for batches."""
         for stored in journal.batches():
             if stored.model == name:
                 self._check_place(stored)
@@ -170,7 +170,7 @@ class Batched:
     def is_idle(self) -> bool:
         """Whether nothing can happen until a provider acts or a pause ends.
 
-        If a batch may be lost, even a run that does not wait for batches stays open until this is certain.
+        If a batch may be lost, even a run that does not wait for batches stays open until the loss is certain.
         """
         is_paused = time.monotonic() < self._not_before
         decided = all(one.looks and one.doubted is None for one in self._batches.values() if one.waiting)
@@ -181,7 +181,7 @@ class Batched:
         return self._direct is None or request.key in self._tags
 
     def leave(self) -> None:
-        """Stop waiting for batches, which keep their calls."""
+        """Stop waiting for batches, which remain at the provider."""
         self._is_leaving = True
         self._wake.set()
 
@@ -243,7 +243,7 @@ class Batched:
             self._answers.put_nowait(answer)
 
     async def _drive(self) -> None:
-        """Send and poll until the stream of calls has ended and no call is left."""
+        """Send and poll batches until the stream of calls has ended and no call is left."""
         while True:
             if self._is_leaving:
                 waiting = [request for batch in self._batches.values() for request in batch.waiting.values()]
@@ -282,7 +282,7 @@ class Batched:
         if lost >= _MOST_LOST:
             detail = (
                 f"{address} does not list {lost} consecutive batches that were sent there. They may be "
-                "billed, and their calls count with their worst case; --forget-batches sends another one"
+                "billed, and their calls count with their worst-case cost; use --forget-batches to send another batch"
             )
             self._end_run(requests, CallProblem("fatal", "batches are lost", detail, is_free=True))
             return
@@ -369,12 +369,11 @@ class Batched:
         if problem.kind == "passing" and self._refused <= PACE.refusals:
             for request in requests:
                 self._take(request)
-            # A smaller batch can be sent at once. In a run that does not wait, it would be rejected again for the same
-            # reason.
+            # A smaller batch can be sent at once. A batch of the same size would be rejected again, so it waits.
             self._pause = 0.0 if may_shrink else min(PACE.longest_pause, self._pause * 2 or PACE.pause)
             self._not_before = time.monotonic() + max(self._pause, min(problem.retry_after or 0.0, 600.0))
             calls, why = plural(batch.stored.requests, "call"), f"{problem.reason}: {problem.detail}".removesuffix(": ")
-            self._say(f"a batch of {calls} was refused ({why}); another one takes them")
+            self._say(f"a batch of {calls} was refused ({why}); they will be sent in another batch")
         elif problem.kind == "fatal":
             self._end_run(requests, problem)
         else:
@@ -382,7 +381,7 @@ class Batched:
                 self._answers.put_nowait((request, replace(problem, kind="failed")))
 
     def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
-        """Answer one call with a fatal problem, which ends the run. The other calls are left unchanged."""
+        """Answer one call with a fatal problem, which ends the run. The other calls remain pending."""
         if not requests:  # the calls of a batch from an earlier run arrive later
             return
         first, *others = requests
@@ -416,8 +415,8 @@ class Batched:
             elif batch.has_doubted(PACE.settled):
                 await self._client.tidy(sought)
                 self._say(
-                    f"{self._words(batch)}: the provider no longer knows it; its calls count with their worst "
-                    "case and are repeated"
+                    f"{self._words(batch)}: the provider no longer knows it; its calls count with their worst-case "
+                    "cost and are repeated"
                 )
                 self._end(batch, _LOST)
             else:
@@ -504,7 +503,7 @@ class Batched:
         if is_unread:
             self._say(
                 f"{self._words(batch)}: {plural(missing, 'result')} cannot be read; these calls may be billed "
-                "and count with their worst case, and only the next run repeats them"
+                "and count with their worst-case cost; the next run repeats them"
             )
             where = f"batch {view.id} at {self._client.server.address}"
             without = CallProblem("failed", "unreadable result of a batch", where)

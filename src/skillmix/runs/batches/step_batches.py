@@ -1,4 +1,4 @@
-"""Batches of a run: which models use batches, what they cost, which are in progress, and when a run stops waiting.
+"""Manage the batches of a run: open the models that use batches, reserve costs, and determine when to stop waiting.
 
 A conversation takes three to five batches in a row: the two turns of the student, the gradings, and retries of gradings
 that could not be parsed.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillmix.runs.scheduler import Scheduler
 
 WAIT: Final = 26 * 3600.0
-"""Seconds without a result after which a run stops waiting for its batches. Providers end a batch after 24 hours."""
+"""A run stops waiting for its batches after this many seconds without a result. Providers end a batch after 24 h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class BatchWishes:
     """The user's options for the batches of a run."""
 
     wait: float = WAIT
-    """Seconds without a result after which the run stops waiting for its batches. With 0, it does not wait at all."""
+    """The run stops waiting for its batches after this many seconds without a result; with 0, it does not wait."""
     forgets: bool = False
     """Whether to repeat calls that are in batches, although the batches may be billed as well."""
 
@@ -95,7 +95,7 @@ def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -
     models = list(models)
 
     def expects_more() -> bool:
-        """Whether a call outside batches is in flight, or more conversations will begin."""
+        """Whether a call outside batches is in flight, or more conversations may begin."""
         return not scheduler.source_rests or scheduler.awaited > 0
 
     def look_around() -> None:
