@@ -433,7 +433,7 @@ def gates(document: Mapping[str, Any]) -> list[str]:
     head = f"Single-text scores that the comparisons require; {held} of {len(document['gates'])} hold:"
     return [
         head,
-        "\n".join(f"- {_gate(gate)}: {'met' if gate['holds'] else '**not met**'}" for gate in document["gates"]),
+        "\n".join(f"- {_gate(gate)}, {'met' if gate['holds'] else '**not met**'}" for gate in document["gates"]),
     ]
 
 

@@ -59,7 +59,7 @@ class Decoding:
             "max_tokens": self.max_tokens,
             "top_p": None if self.top_p is None else float(self.top_p),
         }
-        # Leave out an empty `extra`, so that calls of older journals keep their hashes.
+        # Leave out an empty `extra`, so that calls in older journals keep their hashes.
         return settings if self.extra is None else {**settings, "extra": self.extra_fields()}
 
     def extra_fields(self) -> dict[str, object]:
@@ -122,7 +122,7 @@ CallKey = GenerateKey | GradeKey
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The combination and text that a request is about, which are not sent, hashed or stored."""
+    """The combination and text that a request is about; neither is sent, hashed or stored."""
 
     combination: Combination
     criteria: tuple[str, ...] = ()

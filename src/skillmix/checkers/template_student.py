@@ -60,7 +60,7 @@ class TemplateStudent:
         """Yield texts of k - 1 sentences, so that two clauses share a sentence."""
         name = topic.lower()
         slots = len(skills) if form == "slot" else 1
-        # A clause that breaks off can only be the last of its sentence.
+        # A clause that breaks off can only come last in its sentence.
         ordered = sorted(skills, key=lambda skill: self._templates[skill][form].endswith("..."))
         for order in islice(permutations(ordered), MOST_ORDERS):
             clauses = [

@@ -90,7 +90,7 @@ def mapping(value: object) -> dict[str, Any]:
 def opened_log(path: Path) -> Iterator[InspectLog]:
     """Open a log of either format; the samples can be read until the block ends."""
     if not path.is_file():
-        raise UserError(f"There is no log {path}.", hint="Inspect writes its logs to the folder logs/.")
+        raise UserError(f"There is no log at {path}.", hint="Inspect writes its logs to the folder logs/.")
     no_samples = UserError(f"{path} contains no samples.", hint="Run the evaluation without --no-log-samples.")
     with path.open("rb") as stream:
         if stream.read(2) == b"PK":

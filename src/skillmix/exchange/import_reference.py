@@ -195,7 +195,7 @@ def _csv_rows(file: Path) -> list[Row]:
         raise UserError(f"{file} cannot be read as CSV: {error}.", hint=_NOTHING) from None
     missing = sorted({"skills", "topic", "model_input_0"} - columns)
     if missing:
-        raise UserError(f"The columns {', '.join(missing)} are missing in {file}.", hint=_NOTHING)
+        raise UserError(f"{file} lacks columns: {', '.join(missing)}.", hint=_NOTHING)
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():  # treated as empty, a missing answer would earn nothing
             raise UserError(f"{file}, record {number}: it does not have {len(columns)} cells.", hint=_NOTHING)

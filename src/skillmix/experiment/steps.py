@@ -371,7 +371,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     rules: Literal["default", "paper"] | None = None
     """Scoring rules that determine which texts have full marks (default: the experiment's)."""
     leakage: LeakageSettings | None = None
-    """Content to exclude from the data set; missing keys come from the experiment."""
+    """Content to exclude from the data set; keys that are not set here have the experiment's values."""
     only_requested: bool = False
     """For controls: exclude texts that show another skill of the partition, if code can detect it."""
 

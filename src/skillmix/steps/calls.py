@@ -161,7 +161,7 @@ def drop_unusable_skips(run: Run) -> None:
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
-    """Make an evaluation skip the training data of all its students, because they share one draw."""
+    """Make an evaluation skip the training data of all its students, because the students share one draw."""
     skipped = skipped_combinations(step, context.experiment, context.catalog, context.run)
     before = context.run.excluded.get(step.name, frozenset())
     if skipped.keys() == before:

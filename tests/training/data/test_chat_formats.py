@@ -218,7 +218,7 @@ def test_a_template_that_changes_with_what_is_said_is_refused_for_that_conversat
     )
     turns = (Turn("a", "b"), Turn("c", "hm</think>d"))
 
-    with pytest.raises(UserError, match="c7: the chat template contradicts its format"):
+    with pytest.raises(UserError, match="c7: the chat template does not produce its declared format"):
         found.examples([Conversation("c7", turns)], limit=99, too_long="drop")
 
 

@@ -24,7 +24,7 @@ _FEWEST_TEXTS = 5
 
 
 def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
-    """Draw skill rates for each base and its student tuned on the largest k, or for the first two students."""
+    """Draw skill rates of each base and its student tuned on the largest k, or else of the first two students."""
     kind, title = "skills-before-and-after", "Skills before and after"
     if len(report.students) < 2:
         yield drawing_of(kind, lambda _: None, title=title, most=_MOST_SKILLS_BY_NAME, why_not="It needs two students.")

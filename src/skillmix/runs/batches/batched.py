@@ -276,7 +276,7 @@ class Batched:
     # Sending
 
     async def _send(self, requests: list[Request]) -> None:
-        """Record a batch, upload it and create it. Each step is in the journal before the next one begins."""
+        """Record a batch, upload its requests, and create it. Each step is journaled before the next one begins."""
         dialect, address = self._client.dialect, self._client.server.address
         lost = self._journal.lost(self._name)
         if lost >= _MOST_LOST:

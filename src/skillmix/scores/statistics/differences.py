@@ -219,7 +219,7 @@ def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
         return min(1.0, float(Fraction(2 * tail, 2 ** len(sizes))))
     observed = abs(float(differences.sum()))
     levels, counts = np.unique(sizes, return_counts=True)
-    # The sum of n random signs of one size is size * (2 * Binomial(n, 1/2) - n).
+    # The sum of n terms of equal size with random signs is size * (2 * Binomial(n, 1/2) - n).
     flipped = (2 * generator.binomial(counts, 0.5, size=(RESAMPLES, len(counts))) - counts) @ levels
     extreme = int((np.abs(flipped) >= observed - 1e-9).sum())
     return (extreme + 1) / (RESAMPLES + 1)

@@ -132,7 +132,7 @@ class Template:
             pieces = list(self.format.pieces(sample))
             messages = _messages([text for turn in sample for text in turn])
             if self.render(messages) != "".join(piece.text for piece in pieces):
-                raise UserError("the chat template contradicts its format", hint=_NOT_OURS)
+                raise UserError("the chat template does not produce its declared format", hint=_NOT_OURS)
             for number in range(len(sample)) if self.format.is_stable else (len(sample) - 1,):
                 prompt = "".join(piece.text for piece in pieces[: 3 + PIECES_A_TURN * number])
                 if self.render(messages[: 2 * number + 1], to_answer=True) != prompt:
