@@ -28,7 +28,7 @@ def test_a_few_steps_lower_the_loss_in_every_precision(no_amx: None, name: str) 
 
 
 def test_float32_on_a_gpu_is_refused_before_training_starts() -> None:
-    with pytest.raises(UserError, match="precision: fp32 cannot be trained on a GPU"):
+    with pytest.raises(UserError, match="precision: fp32 cannot be used on a GPU"):
         choose_precision(tiny_model(), TrainingRecipe(precision="fp32"), torch.device("cuda"))
 
 
