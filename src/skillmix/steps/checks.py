@@ -359,7 +359,7 @@ class _Probed(Protocol):
 
 
 async def _probe(name: str, model: _Probed) -> UserError | None:
-    """Probe a model with a short timeout, because a server that does not respond would block for that of a call."""
+    """Probe a model with a short timeout, because an unresponsive server would block for the timeout of a call."""
     try:
         problem = await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
     except TimeoutError:
