@@ -111,7 +111,8 @@ PRETRAINING = Study(
         "figures instead of the paper's categories of skills; and a different optimizer for each base, chosen on "
         "trained cells of other partitions (AdamW for the pre-trained base, Muon for random weights). A first run "
         "with one other seed had the same verdicts (LOG.md). After each run, the wording of claims was changed "
-        "for readers who objected to it; the comparisons were not changed. One seed of partition 201 was trained and evaluated a second time on the "
+        "for readers who objected to it; the comparisons were not changed. "
+        "One seed of partition 201 was trained and evaluated a second time on the "
         "GPU: all 100 scores were identical. A third base with 270 million weights was planned but not run. "
         "[The same texts with models from scratch](results-scratch.md)."
     ),
